@@ -4,19 +4,23 @@
     python benchmarks/speed/run_all.py --full  # every size and kind, busy cores too; hours; writes the docs
     python benchmarks/speed/run_all.py --only knn --workloads hard --sizes 2000 20000 --busy 0 2
 
-The worst ratio of each part is printed first. Without `--only`, extraction, loading and growth follow, each
-in a process of its own.
+Without `--only`, extraction, loading, growth and a whole benchmark follow, each in a process of its own. The
+last thing printed is the worst of every part, then a table of each.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import all_tasks
 import bootstrap
@@ -36,6 +40,7 @@ OTHERS: dict[str, tuple[list[str], list[str]]] = {
     "extract.py": (["--cpu", "--cases", "efficientnet-lite0", "--scale", "0.25", "--threads", "2"], []),
     "loader.py": (["--images", "512", "--workers", "2"], []),
     "growth.py": (["--images", "2000", "20000", "--only", "hashing", "planning", "report"], []),
+    "whole_benchmark.py": (["--datasets", "1", "--encoders", "8", "--episodes", "20"], []),
 }
 ONCE = ("bootstrap", "all tasks", "growth")  # on the largest workload of the first kind, nothing beside it
 HEADER = """## After the features: protocols, metrics, statistics
@@ -66,14 +71,62 @@ def workloads(kinds: list[str], sizes: list[int], dims: list[int]) -> Iterator[W
                     yield made
 
 
-def run_others(*, full: bool) -> None:
-    """The benchmarks that are commands of their own; one that fails does not stop the next."""
-    for script, (few, every) in OTHERS.items():
-        command = [sys.executable, str(Path(__file__).with_name(script)), *(every if full else few)]
-        print(f"\n### {' '.join([script, *command[2:]])}\n", flush=True)
-        done = subprocess.run(command, check=False)
-        if done.returncode:
-            print(f"{script} failed with exit code {done.returncode}", flush=True)
+def run_others(*, full: bool) -> list[str]:
+    """The benchmarks that are commands of their own, and the worst of each as lines of a table.
+
+    One that fails does not stop the next.
+    """
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for script, (few, every) in OTHERS.items():
+            numbers = Path(folder) / f"{script}.json"
+            arguments = every if full else few
+            command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+            print(f"\n### {' '.join([script, *arguments])}\n", flush=True)
+            done = subprocess.run([*command, "--json", str(numbers)], check=False)
+            if done.returncode:
+                lines.append(f"| {script} | failed with exit code {done.returncode} | | |")
+            else:
+                lines += worst_of(script, json.loads(numbers.read_text()))
+    return lines
+
+
+def worst_of(script: str, found: Any) -> list[str]:
+    """The worst number of a benchmark that is a command of its own, as lines of a table."""
+    if script == "extract.py":
+        cases = [(case["speed_up"], case["case"]) for case in found["cases"] if "speed_up" in case]
+        return [_line("extraction, against the plain loop", *min(cases), at_least=1.8)] if cases else []
+    if script == "loader.py":
+        rows = [(row["ratio"], f"{row['files']}, {row['workers']} workers") for row in found]
+        return [_line("loading, against torch's DataLoader", *min(rows), at_least=1.0)] if rows else []
+    if script == "growth.py":
+        grown = [
+            (by_size[b]["us"] / max(by_size[a]["us"], 1e-9), f"{part}, {int(a):,} to {int(b):,} images")
+            for part, by_size in found.items()
+            for a, b in pairwise(sorted(by_size, key=int))
+        ]
+        return [_line("growth of time per image", *max(grown), less_than=1.3)] if grown else []
+    size, many = found["size"], found["most"]
+    goal = min(8.0, 0.9 * many)
+    return [
+        _line(f"whole benchmark, {many} processes", found["ratio"], size, at_least=goal),
+        _line("hb.evaluate, 2,000 x 500 x 384", found["evaluate"], "four tasks", less_than=1.0, unit=" s"),
+        _line("whole benchmark, nothing to do (s)", found["nothing_to_do"], size, less_than=3.0, unit=" s"),
+    ]
+
+
+def _line(
+    part: str,
+    value: float,
+    workload: str,
+    *,
+    at_least: float | None = None,
+    less_than: float | None = None,
+    unit: str = "x",
+) -> str:
+    met = value >= at_least if at_least is not None else less_than is not None and value < less_than
+    goal = f">= {at_least:g}{unit}" if at_least is not None else f"< {less_than:g}{unit}"
+    return f"| {part} | {workload} | {value:.2f}{unit} | {goal} | {'yes' if met else 'no'} |"
 
 
 def main() -> int:
@@ -119,9 +172,11 @@ def main() -> int:
         machine = Machine(args.threads, device).describe()
         sections.append(f"### {machine}, {date.today()}\n\n{by_part(rows)}\n")
     text = HEADER + "\n".join(sections)
-    print(text, flush=True)
     if not args.quick and len(args.only) == len(PARTS):
-        run_others(full=args.full)
+        lines = run_others(full=args.full)
+        head = "| part | workload | measured | goal | met |\n|---|---|---:|---|---|\n"
+        print(f"\nThe worst of what has a command of its own:\n\n{head}" + "\n".join(lines) + "\n")
+    print(text, flush=True)
     if args.full and not (args.no_write or args.quick):
         import mint_runs
         import sandbox

@@ -108,6 +108,29 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     assert (status.cells[-1].dataset, status.cells[-1].encoder) == ("(all)", "(report)")
 
 
+def test_as_many_processes_evaluate_as_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.npz").write_bytes(bytes(3 * 2**20))
+    unit = Unit("features", "set", f"one=features:{tmp_path / 'elsewhere.npz'}")
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    each = local_engine.LIBRARIES + local_engine.COPIES * 3 * 2**20
+    for free, processes in ((None, 8), (each * 100, 8), (each * 3, 3), (each - 1, 1)):
+        monkeypatch.setattr(local_engine, "free_memory", lambda free=free: free)
+        assert local_engine._fitting(folder, 8) == processes
+
+
+def test_the_progress_line_counts_what_all_processes_have_done(tmp_path: Path) -> None:
+    units = [Unit("evaluate", "set", "one", {"preset": "uni", "task": task}) for task in ("KNN", "Proto")]
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    said: list[str] = []
+    say = local_engine._counted(folder, said.append, 2)
+    say("set x one: Proto")
+    RunFolder(folder.path).finish(units[0])  # by another process
+    say("set x one: Proto")
+    assert said == [f"{done} of 2 evaluations, 2 processes; set x one: Proto" for done in (0, 1)]
+
+
 @pytest.mark.nightly
 def test_evaluations_in_several_processes_give_the_bytes_of_one(
     plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch

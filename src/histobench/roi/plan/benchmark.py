@@ -40,11 +40,11 @@ def run_benchmark(
     nothing to do and all that it depends on is as it was, its outcome is given again, without the comparisons
     unless `details` asks for them.
     """
-    inputs = inputs_of(plan, "local" if engine is None else engine.name, heading)
-    if inputs is not None and not (retry_failed or details):
-        before = finished_before(plan.results, inputs)
-        if before is not None:
-            return before
+    name = "local" if engine is None else engine.name
+    before = None if retry_failed or details else finished_before(plan, name, heading)
+    if before is not None:
+        return before
+    inputs = inputs_of(plan, name, heading)
     from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.plan.run import run_plan
     from histobench.roi.work.engines.local import Display

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.version import __version__
 from histobench.roi.task_catalogue import TARGETS
 from histobench.roi.work.run_folder import RunFolder
 
@@ -135,6 +136,7 @@ class BenchmarkOutcome:
 
 #: In the results folder: what the last run that left nothing to do was about, and what it showed.
 RECORD = "work/finished.zip"
+ABOUT = {"version": __version__}
 #: A file that was changed so shortly before it was looked at may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000
 #: Images beyond which looking at every file is left to the run itself.
@@ -143,8 +145,11 @@ MOST_IMAGES = 1_000_000
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The outcome of a run as plain values."""
+    """The outcome of a run as plain values, with the files of its data and digests of all that it saw."""
 
+    data: tuple[str, ...]
+    inputs: str
+    results: str
     folder: str
     tasks: int
     skipped: tuple[EncoderFailure, ...]
@@ -159,6 +164,8 @@ class PlanInputs:
 
     digest: str
     datasets: Mapping[str, RoiDataset]
+    #: Every file and folder of the datasets.
+    data: tuple[str, ...]
     #: Whether all files were older than the resolution of any clock.
     settled: bool
 
@@ -195,40 +202,48 @@ def inputs_of(plan: Plan, engine: str, heading: str) -> PlanInputs | None:
     """
     from histobench.roi.data.source import DatasetSource
 
-    if plan.settings.no_cache or plan.settings.recheck != "auto":
-        return None
-    began, digest = time.time_ns(), _Digest()
+    began = time.time_ns()
     try:
-        if not _add_encoders(digest, plan):
+        if not all(entry.source.exists() for entry in plan.datasets):  # it is on a hub
             return None
-        _add_code(digest)
+        digest = _digest_of(plan, engine, heading)
+        if digest is None:
+            return None
         datasets = {entry.name: DatasetSource.of(entry, plan).load() for entry in plan.datasets}
         if sum(len(images) for data in datasets.values() for images in data.splits.values()) > MOST_IMAGES:
             return None
-        _add_data(digest, plan, datasets)
+        data = _data_files(plan, datasets)
     except (HistobenchError, OSError):  # the run itself says what it is
         return None
+    for path in data:
+        digest.add_file(path)
+    return PlanInputs(digest.hexdigest(), datasets, data, began - digest.newest > SETTLED_NS)
+
+
+def _digest_of(plan: Plan, engine: str, heading: str) -> _Digest | None:
+    """Of the plan, the encoders and the code: of all but the data."""
     from histobench.roi.plan.planner import plan_values
 
+    if plan.settings.no_cache or plan.settings.recheck != "auto":
+        return None
+    digest = _Digest()
     digest.add(plan_values(plan, engine), heading)
-    return PlanInputs(digest.hexdigest(), datasets, began - digest.newest > SETTLED_NS)
+    if not _add_encoders(digest, plan):
+        return None
+    _add_code(digest)
+    return digest
 
 
 def _add_encoders(digest: _Digest, plan: Plan) -> bool:
     """Files of weights and of features from elsewhere; False where an encoder's code is of somebody else."""
-    from histobench.roi.encoders.own_name import combined_parts, elsewhere_path, names_features
-    from histobench.roi.encoders.registry import listed_spec
+    from histobench.roi.encoders.own_name import elsewhere_path, is_computed, names_features
+    from histobench.roi.encoders.registry import listed_specs
     from histobench.roi.encoders.weights import find_weights
 
-    for name in plan.encoders:
-        if combined_parts(name):
-            continue
-        if names_features(name):
-            place = elsewhere_path(name)
-            for path in sorted(place.iterdir()) if place.is_dir() else [place]:
-                digest.add_file(str(path))
-            continue
-        spec = listed_spec(name)
+    for place in map(elsewhere_path, filter(names_features, plan.encoders)):
+        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            digest.add_file(str(path))
+    for spec in listed_specs(filter(is_computed, plan.encoders)):
         if spec is None:
             return False
         if spec.source.kind in ("seed", "project"):  # parts of this package
@@ -254,30 +269,28 @@ def _add_code(digest: _Digest) -> None:
     digest.add(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _add_data(digest: _Digest, plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
-    """What every dataset says about its images, and the files that these are in."""
+def _data_files(plan: Plan, datasets: Mapping[str, RoiDataset]) -> tuple[str, ...]:
+    """Every file that datasets are read from, and every folder in which another may appear."""
     from histobench.roi.data.image_ref import container_named
     from histobench.roi.encoders.own_name import is_computed
-    from histobench.roi.work.hashing import order_of
 
-    is_read = any(map(is_computed, plan.encoders))
+    files: dict[str, None] = {}
+    containers: dict[str, bool] = {}
     for entry in plan.datasets:
-        dataset = datasets[entry.name]
-        digest.add(order_of(dataset))
-        if entry.prompts is not None:
-            digest.add_file(str(entry.prompts))
-        if is_read:
-            files: dict[str, None] = {}
-            containers: dict[str, bool] = {}
-            for images in dataset.splits.values():
-                for image in images:
-                    path = str(image.path)
-                    container = container_named(path)
-                    if container and container not in containers:
-                        containers[container] = os.path.isfile(container)
-                    files[container if container and containers[container] else path] = None
-            for path in files:
-                digest.add_file(path)
+        given = [entry.source, *(path for path in (entry.class2id, entry.prompts) if path is not None)]
+        files.update(dict.fromkeys(map(str, given)))
+        if entry.source.is_dir():
+            files.update(dict.fromkeys(place for place, _, _ in os.walk(entry.source)))
+        if not any(map(is_computed, plan.encoders)):
+            continue
+        for images in datasets[entry.name].splits.values():
+            for image in images:
+                path = str(image.path)
+                container = container_named(path)
+                if container and container not in containers:
+                    containers[container] = os.path.isfile(container)
+                files[container if container and containers[container] else path] = None
+    return tuple(files)
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -305,28 +318,30 @@ def _results_digest(results: Path) -> str:
     return digest.hexdigest()
 
 
-def finished_before(results: Path, inputs: PlanInputs) -> BenchmarkOutcome | None:
+def finished_before(plan: Plan, engine: str, heading: str) -> BenchmarkOutcome | None:
     """The outcome of a run with the same inputs that left nothing to do; None where there is none.
 
     None also where any file of the results has come, gone or changed since.
     """
     from histobench.core.record_files import read_record
 
-    path = results / RECORD
-    if not path.is_file():
+    results = plan.results
+    if not (results / RECORD).is_file():
         return None
     try:
-        about = {"inputs": inputs.digest, "results": _results_digest(results)}
-        record = read_record(path, FinishedRun, about=about)
+        digest = _digest_of(plan, engine, heading)
+        record = read_record(results / RECORD, FinishedRun, about=ABOUT)
+        if digest is None or record is None:
+            return None
+        for path in record.data:
+            digest.add_file(path)
+        if (digest.hexdigest(), _results_digest(results)) != (record.inputs, record.results):
+            return None
     except (HistobenchError, OSError):
         return None
-    if record is None:
-        return None
-    outcome = PlanOutcome(
-        results, RunFolder(results / record.folder), unchanged=record.tasks, skipped=list(record.skipped)
-    )
+    folder = RunFolder(results / record.folder)
     return BenchmarkOutcome(
-        outcome,
+        PlanOutcome(results, folder, unchanged=record.tasks, skipped=list(record.skipped)),
         not_compared=record.not_compared,
         summary=results / record.summary if record.summary else None,
         shown=record.shown,
@@ -341,6 +356,9 @@ def note_finished(done: BenchmarkOutcome, inputs: PlanInputs) -> None:
     if outcome.failures or not outcome.has_results or done.shown is None or not inputs.settled:
         return
     record = FinishedRun(
+        inputs.data,
+        inputs.digest,
+        _results_digest(outcome.results),
         outcome.folder.path.relative_to(outcome.results).as_posix(),
         outcome.evaluated + outcome.unchanged,
         tuple(outcome.skipped),
@@ -348,5 +366,4 @@ def note_finished(done: BenchmarkOutcome, inputs: PlanInputs) -> None:
         "" if done.summary is None else done.summary.relative_to(outcome.results).as_posix(),
         done.shown,
     )
-    about = {"inputs": inputs.digest, "results": _results_digest(outcome.results)}
-    write_record(outcome.results / RECORD, record, about=about)
+    write_record(outcome.results / RECORD, record, about=ABOUT)

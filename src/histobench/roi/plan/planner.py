@@ -13,6 +13,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
+from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, FEW_SHOT, UNTRAINED, canonical_task
 from histobench.roi.work.episodes import episode_units, parts_of
@@ -51,10 +52,11 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
 def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     """Where the feature files of a dataset go; each division by another seed has files of its own.
 
-    >>> from histobench.roi.options import DatasetEntry, Plan
-    >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
-    >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
-    'r/features/seed-3'
+        >>> from histobench.roi.encoders.spec import EncoderSpec
+    from histobench.roi.options import DatasetEntry, Plan
+        >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
+        >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
+        'r/features/seed-3'
     """
     folder = plan.results / "features"
     return folder / f"seed-{plan.seed}" if entry.split and plan.seed else folder
@@ -62,22 +64,36 @@ def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
 
 def extraction_jobs(plan: Plan, datasets: dict[str, RoiDataset], device: str) -> list[ExtractionJob]:
     """Every extraction of the plan, in order, with what it would cost on a typical device of this kind."""
+    specs = {encoder: _spec_of(encoder, plan.size) for encoder in filter(is_computed, plan.encoders)}
     return [
-        _job(plan, entry, encoder, sum(map(len, datasets[entry.name].splits.values())), device)
+        _job(entry, encoder, specs[encoder], sum(map(len, datasets[entry.name].splits.values())), device)
         for entry in plan.datasets
-        for encoder in filter(is_computed, plan.encoders)
+        for encoder in specs
     ]
 
 
-def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str) -> ExtractionJob:
+def _spec_of(encoder: str, size: int | None) -> tuple[EncoderSpec, EncoderSpec] | None:
+    """The zoo entry at its own size and at that of the plan; None for the user's own encoder."""
     from histobench.core.errors import HistobenchError
     from histobench.roi.encoders.registry import get_spec
 
     try:
         spec = get_spec(encoder)
-        sized = spec.with_size(plan.size)
-    except HistobenchError:  # the user's own encoder: nothing is known before it is built
+        return spec, spec.with_size(size)
+    except HistobenchError:
+        return None
+
+
+def _job(
+    entry: DatasetEntry,
+    encoder: str,
+    specs: tuple[EncoderSpec, EncoderSpec] | None,
+    images: int,
+    device: str,
+) -> ExtractionJob:
+    if specs is None:  # nothing is known before it is built
         return ExtractionJob(entry, encoder, images, None, None)
+    spec, sized = specs
     megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
     if spec.cost is None or not spec.cost.gflops:
         return ExtractionJob(entry, encoder, images, None, megabytes)

@@ -31,7 +31,7 @@ from histobench.roi.comparison.splits_compared import (
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.registry import find_spec
 from histobench.roi.plan.plan_outcome import (
     METRIC,
     Overview,
@@ -337,10 +337,8 @@ def _costs(encoders: Iterable[str], results: Path) -> dict[str, str]:
     costs = {}
     for name in encoders:
         plain = name.partition(" [")[0]
-        try:
-            cost = get_spec(plain).cost
-        except HistobenchError:  # the user's own encoder
-            cost = None
+        spec = find_spec(plain)  # none of the user's own encoder
+        cost = None if spec is None else spec.cost
         speed = speeds.get(plain)
         parts = [] if cost is None else [f"{cost.params / 1e6:.3g}M"]
         parts += [] if speed is None else [f"{speed.images_per_second:.3g} img/s"]
