@@ -26,6 +26,10 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.pop("COLUMNS", None)  # a worker of xdist has the width of its terminal
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of several workers would wait for each other's cores, and they wait by spinning.
+    for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
 SECONDS_BEFORE = pytest.StashKey[float]()
 
 

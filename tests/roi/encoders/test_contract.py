@@ -34,6 +34,8 @@ CONTRACT = """
     hibou_l musk kaiko-vits8 kaiko-vits16 kaiko-vitb8 kaiko-vitb16 kaiko-vitl14 lunit-vits8 resnet50
 """
 DEPTH = 1
+#: Networks of which one forward pass takes as long as the tests of ten others.
+COSTLY = {"gemma4-e4b", "musk"}
 
 
 def by_kind(names: Iterable[str], *, whole: bool = False) -> list[Any]:
@@ -46,7 +48,8 @@ def by_kind(names: Iterable[str], *, whole: bool = False) -> list[Any]:
     for name in names:
         spec = ZOO[name]
         kind = (spec.family, spec.arch.split("_")[0] if whole else spec.arch, spec.pooling)
-        cases.append(pytest.param(name, marks=[pytest.mark.nightly] if kind in seen else []))
+        later = kind in seen or name in COSTLY
+        cases.append(pytest.param(name, marks=[pytest.mark.nightly] if later else []))
         seen.add(kind)
     return cases
 
