@@ -73,6 +73,7 @@ def is_repeated(plan: Plan) -> bool:
     return not done.comparisons
 
 
+@pytest.mark.slow
 def test_a_finished_run_shows_the_same_and_imports_no_torch(plan: Plan, tmp_path: Path) -> None:
     first = run_benchmark(plan)
     assert (first.outcome.evaluated, first.outcome.unchanged) == (4, 0)
