@@ -51,12 +51,12 @@ def plan(tmp_path: Path) -> Plan:
     (tmp_path / "set.csv").write_text("\n".join(["image_path,label,split", *lines]))
     rng = np.random.default_rng(0)
     names = np.array([f"t{number}" for number in range(len(LABELS))])
-    for name in ("one", "two"):
+    for name in ("one", "uni_v1"):
         features = rng.standard_normal((len(LABELS), 4)).astype(np.float32) + np.array(LABELS)[:, None]
         np.savez(tmp_path / f"{name}.npz", features=features, img_names=names)
     values = {
         "datasets": [str(tmp_path / "set.csv")],
-        "features": [f"{name}={tmp_path / name}.npz" for name in ("one", "two")],
+        "features": [f"{name}={tmp_path / name}.npz" for name in ("one", "uni_v1")],
         "tasks": ["KNN", "Proto"],
         "n_neighbors": 3,
         "device": "cpu",
@@ -73,6 +73,7 @@ def is_repeated(plan: Plan) -> bool:
     return not done.comparisons
 
 
+@pytest.mark.slow
 def test_a_finished_run_shows_the_same_and_imports_no_torch(plan: Plan, tmp_path: Path) -> None:
     first = run_benchmark(plan)
     assert (first.outcome.evaluated, first.outcome.unchanged) == (4, 0)
@@ -88,7 +89,7 @@ def test_a_finished_run_shows_the_same_and_imports_no_torch(plan: Plan, tmp_path
         "main(sys.argv[1:])\nprint('torch' in sys.modules, 'scipy' in sys.modules)"
     )
     # Of the command line: another plan (paths), so that its first run is a whole one.
-    arguments = ["run", "--data", "set.csv", "--features", "one=one.npz,two=two.npz", "--tasks", "KNN"]
+    arguments = ["run", "--data", "set.csv", "--features", "one=one.npz,uni_v1=uni_v1.npz", "--tasks", "KNN"]
     command = [sys.executable, "-c", code, *arguments, "--n_neighbors", "3", "--device", "cpu"]
     said = [
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -337,7 +337,10 @@ def _costs(encoders: Iterable[str], results: Path) -> dict[str, str]:
     costs = {}
     for name in encoders:
         plain = name.partition(" [")[0]
-        spec = find_spec(plain)  # none of the user's own encoder
+        try:
+            spec = find_spec(plain)  # none of the user's own encoder
+        except HistobenchError:  # `uni_v1@elsewhere` is no output of the zoo's encoder
+            spec = None
         cost = None if spec is None else spec.cost
         speed = speeds.get(plain)
         parts = [] if cost is None else [f"{cost.params / 1e6:.3g}M"]

@@ -137,7 +137,7 @@ def _counted(folder: RunFolder, say: Callable[[str], None], processes: int) -> C
     total = sum(unit.kind == "evaluate" for unit in folder.units())
 
     def told(text: str) -> None:
-        done = sum(map("evaluate-".__eq__, (name[:9] for name in names_in(folder.path / "outputs", ".json"))))
+        done = sum(name.startswith("evaluate-") for name in names_in(folder.path / "outputs", ".json"))
         say(f"{done} of {total} evaluations, {processes} processes; {text}")
 
     return told
