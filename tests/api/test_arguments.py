@@ -124,7 +124,7 @@ def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
         ),
         (
             lambda f: f.assign(path=pd.Series(["\udc80.png"] * 24, dtype=object)),
-            "image_path .* is no valid Unicode text; rename the file",
+            "image_path .* is not valid Unicode text; rename the file",
         ),
     ],
 )

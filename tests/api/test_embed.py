@@ -157,10 +157,10 @@ def test_a_picture_of_sixteen_bits_that_was_only_opened_is_read_as_its_file(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"size": 32}, "size: the encoder is made already; give it to create_encoder"),
-        ({"weights": "w.pt"}, "weights: the encoder is made already; give it to create_encoder"),
-        ({"encoder": ["a", "b"]}, "encoder: expected a name or what create_encoder gave, found list"),
-        ({"encoder": None}, "encoder: expected a name or what create_encoder gave, found NoneType"),
+        ({"size": 32}, "size: the encoder exists already; pass this to create_encoder"),
+        ({"weights": "w.pt"}, "weights: the encoder exists already; pass this to create_encoder"),
+        ({"encoder": ["a", "b"]}, "encoder: expected a name or the result of create_encoder, found list"),
+        ({"encoder": None}, "encoder: expected a name or the result of create_encoder, found NoneType"),
         ({"encoder": "tiny-vl", "size": "32"}, "size: expected a whole number of at least 1, found '32'"),
         ({"num_workers": "8"}, "`num_workers`: expected a whole number of at least 0, found '8'"),
         ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
@@ -191,7 +191,10 @@ def test_an_extraction_is_refused_before_the_data_are_read(
         ({"size": 0}, "size: expected a whole number of at least 1, found 0"),
         ({"name": "uni_v1", "size": 33}, "uni_v1 cannot take 33 x 33 pixels; possible sizes"),
         ({"weights": 3}, "weights: expected a path, found 3"),
-        ({"weights": "w.pt"}, "weights: tiny-vl brings its own and takes no checkpoint; leave it out"),
+        (
+            {"weights": "w.pt"},
+            "weights: tiny-vl includes its own weights and takes no checkpoint; leave it out",
+        ),
         ({"name": "mine.py:Mine", "weights": "w.pt"}, "weights: mine.py:Mine brings its own"),
         ({"name": "uni_v1", "weights": "/no/w.pt"}, "the weights given: /no/w.pt does not exist"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

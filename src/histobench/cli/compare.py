@@ -195,7 +195,7 @@ def names_in(text: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise HistobenchError(f"--encoders names nothing: {text!r}")
+        raise HistobenchError(f"--encoders is empty: {text!r}")
     return names
 
 

@@ -213,7 +213,7 @@ _PASSED = {
     "split": "there are training and test images",
     "missing file": "every file exists",
     "unreadable image": "every image can be read",
-    "unusual image": "every image has a size of a field of tissue",
+    "unusual image": "every image has the size of a tissue tile",
     "label": "every label is in the class map",
     "empty class": "every class has images in every split",
     "image in two splits": "no image is in two splits (compared by pixels)",

@@ -367,7 +367,7 @@ def test_a_damaged_archive_without_a_checksum_is_not_used_twice(
     damaged[1_000_000] ^= 255
     file = RemoteFile(name=name, url=f"{server.address}/{name}")
     server.files[f"/{name}"] = bytes(damaged)
-    with pytest.raises(HistobenchError, match=r"what came is damaged .*; nothing was kept"):
+    with pytest.raises(HistobenchError, match=r"the downloaded file is damaged .*; nothing was kept"):
         _fetch(file, tmp_path)
     assert list(tmp_path.iterdir()) == []
     server.files[f"/{name}"] = whole

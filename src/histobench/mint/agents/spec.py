@@ -130,13 +130,13 @@ def parse_agent(text: str) -> AgentSpec:
     for url in (base_url, *others):
         if not _is_address(url):
             raise HistobenchError(
-                f"{without_credentials(url)!r} is no address; write {kind}:MODEL@http://host/v1"
+                f"{without_credentials(url)!r} is not a valid address; write {kind}:MODEL@http://host/v1"
             )
         remember_credentials(url)
         if re.search(r"[/?#]", split_address(url).user):
             raise HistobenchError(
-                f"the password in {without_credentials(url)} holds a sign of addresses; write %2F for /, "
-                "%3F for ?, %23 for #, %40 for @"
+                f"the password in {without_credentials(url)} contains a character that is special in "
+                "addresses; write %2F for /, %3F for ?, %23 for #, %40 for @"
             )
     return AgentSpec(kind, model, base_url, tuple(others))
 
@@ -145,7 +145,7 @@ def _key(variable: str) -> str | None:
     """The key in a variable. One that no header can carry is refused here, where no message repeats it."""
     key = os.environ.get(variable, "").strip()  # a key from a file often brings a line end along
     if not (key.isascii() and key.isprintable()):
-        raise HistobenchError(f"{variable} holds characters that are in no key; copy it again")
+        raise HistobenchError(f"{variable} contains characters that no key has; copy it again")
     if key:
         remember_secret(key)
     return key or None

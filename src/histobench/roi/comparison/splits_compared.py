@@ -276,7 +276,7 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
     p = (f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
     how = (
         f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
-        "times the training images; ranks: mean, and where the middle 95 % lie"
+        "times the training images; ranks: mean, and the middle 95 %"
     )
     return Grid(
         title=f"{table.dataset}: {table.task}{setting}, {table.metric}, over splits {table.scheme}",
@@ -374,7 +374,7 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
         )
     if len(runs) < expected:
         raise HistobenchError(
-            f"{first.identity.encoder}: {len(runs)} of {expected} groups were evaluated; run it to its end"
+            f"{first.identity.encoder}: {len(runs)} of {expected} groups were evaluated; finish the run first"
         )
     every = [run.predictions for run in runs]
     width = max(part.probabilities.shape[1] for part in every)
