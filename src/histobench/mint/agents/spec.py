@@ -12,7 +12,8 @@ from histobench.core.address import has_credentials, split_address, without_cred
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.redaction import redact, remember_credentials, remember_secret
 
-#: kind -> (default address, environment variables of its key)
+#: Add a provider here: kind -> (default address, environment variables of its key). A new request format is a
+#: class in `providers`.
 PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "openai": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
     "responses": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),

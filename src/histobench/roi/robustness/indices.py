@@ -1,7 +1,8 @@
-"""Robustness index, margin-aware robustness index and cross-confounder margin, image by image.
+"""Robustness index, margin-aware robustness index and cross-site margin, image by image.
 
-Each measure also comes without one unit (a group, or a block of groups) at a time. The unit's images then
-neither ask nor answer: where one was a neighbour, the next of the list takes its place.
+`pack` calls these for one encoder and site column, chooses k and adds intervals. Each measure is also
+computed without one unit (a group, or a block of groups) at a time: its images are then neither queries nor
+neighbors, and the next neighbor in the list takes the place of a removed one.
 """
 
 from __future__ import annotations
