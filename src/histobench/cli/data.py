@@ -222,7 +222,10 @@ _PASSED = {
     "double image": "no image is there twice within a split",
     "sites": "classes and sites are crossed, and no site is in test alone or never in test",
 }
-_NO_GROUPS = "no groups (patients, slides) are given: one patient's images may be in train and in test"
+_NO_GROUPS = (
+    "no groups (patients, slides) are known: one patient's images may be in train and in test; "
+    "name them with --group-regex or --group-column"
+)
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
