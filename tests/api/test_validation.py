@@ -101,9 +101,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half a character": (
         {"train_labels": ["\ud800", "b", "c", "d"] * 10},
-        "train_labels: .*ud800' is no text",
+        "train_labels: .*ud800' cannot be encoded",
     ),
-    "half a character in groups": ({"groups": ["\udcff"] * 20}, "groups: .*udcff' is no text that UTF-8"),
+    "half a character in groups": (
+        {"groups": ["\udcff"] * 20},
+        "groups: .*udcff' cannot be encoded as UTF-8",
+    ),
     "a name of two lines": ({"dataset": "a\nb"}, "dataset: expected a text of one line"),
     "half a character in a name": ({"encoder": "\ud800"}, "encoder: expected a text of one line that UTF-8"),
     "another encoder's text": (

@@ -71,7 +71,7 @@ def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> No
     assert shown[0].startswith("6 errors and 1 warning in ")
     assert shown[1:-1] == [f"error: {line}" for line in lines]
     assert lines[0] == f"{table}:8: {tmp_path / 'gone.png'} does not exist"
-    assert "broken.png: the image is damaged or cut short" in lines[1]
+    assert "broken.png: the image is damaged or truncated" in lines[1]
     assert lines[2].endswith("empty.jpg: the file is empty")
     assert lines[4] == f"{table}:12: leak.tif in train is the same image as 4.png in test ({table}:6)"
     assert "group 'p2' is in train and in test" in lines[5]

@@ -113,4 +113,4 @@ def test_sizes_that_no_tissue_has_and_labels_that_are_fractions_are_warned_of(
     ]
     (label,) = (finding for finding in found.of("label") if finding.level == "warning")
     assert "1.5: labels that are not whole numbers are taken as class names" in label.message
-    assert "no whole numbers (1.5)" in caplog.text
+    assert "not whole numbers (1.5)" in caplog.text

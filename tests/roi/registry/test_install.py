@@ -240,7 +240,7 @@ def test_another_checksum_is_accepted_knowingly_and_recorded(
     assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
-    assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    assert f"checksum and was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_files_by_form_come_from_a_mirror_too(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
-from histobench.roi.comparison.comparison import CompareSettings, settings_for
+from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.episode_table import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
@@ -35,6 +35,7 @@ from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, h
 Floats = NDArray[np.float64]
 Key = tuple[int, int]  # repeat and fold
 TEST = "corrected-t"  # Nadeau and Bengio's corrected resampled t
+_TEST = "corrected resampled t test (Nadeau and Bengio)"
 #: What the corrected t test needs to hold its level, as far as known; a table says what it lacks.
 FEWEST_SPLITS = 10
 LARGEST_TEST_TO_TRAIN = 0.5
@@ -85,6 +86,24 @@ class SplitTable:
     entries: tuple[SplitEntry, ...]
     pairs: tuple[SplitPair, ...]
     notes: tuple[str, ...] = ()
+
+
+def compare_split_runs(
+    runs: Sequence[StoredRun], settings: CompareSettings
+) -> tuple[list[SplitTable], Comparison | None]:
+    """Runs of one task and setting over splits (see `split_runs`): repeated folds, and leave-one-group-out.
+
+    Folds are compared by the corrected resampled t test; the pooled predictions of leave-one-group-out like
+    any other test set.
+    """
+    whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
+    single = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
+    if whole and settings.test != "auto":
+        raise HistobenchError(
+            f"`test` {settings.test} is not for repeated folds, which have the {_TEST}; leave `test` out"
+        )
+    tables = compare_splits(whole, metric=settings.metric, alpha=settings.alpha) if whole else []
+    return tables, compare_runs(pooled_runs(single), settings) if single else None
 
 
 def compare_splits(
@@ -246,8 +265,6 @@ def _number(value: float | None) -> float:
 
 
 # Comparisons over splits as text, CSV, Markdown and JSON.
-
-_TEST = "corrected resampled t test (Nadeau and Bengio)"
 
 
 def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
