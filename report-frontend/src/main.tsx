@@ -120,7 +120,7 @@ function ThemeButton() {
   useTheme();
   const dark = isDark();
   return (
-    <button type="button" class="theme" onClick={() => setTheme(dark ? "light" : "dark")} aria-label={dark ? "Switch to light colours" : "Switch to dark colours"} title={dark ? "Light" : "Dark"}>
+    <button type="button" class="theme" onClick={() => setTheme(dark ? "light" : "dark")} aria-label={dark ? "Switch to light colors" : "Switch to dark colors"} title={dark ? "Light" : "Dark"}>
       <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true">
         {dark ? (
           <path fill="currentColor" d="M12 7a5 5 0 1 0 0 10 5 5 0 0 0 0-10Zm0-6 1.2 3.5h-2.4L12 1Zm0 22-1.2-3.5h2.4L12 23ZM1 12l3.5-1.2v2.4L1 12Zm22 0-3.5 1.2v-2.4L23 12ZM4.2 4.2l3.3 1.6-1.7 1.7-1.6-3.3Zm15.6 15.6-3.3-1.6 1.7-1.7 1.6 3.3ZM4.2 19.8l1.6-3.3 1.7 1.7-3.3 1.6ZM19.8 4.2l-1.6 3.3-1.7-1.7 3.3-1.6Z" />

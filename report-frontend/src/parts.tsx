@@ -126,10 +126,10 @@ export function CopyBox({ label, text, prose = false }: { label: string; text: s
 }
 
 const TERMS: Record<Encoder["terms"], string> = {
-  open: "open licence",
+  open: "open license",
   "non-commercial": "non-commercial",
   restricted: "own terms",
-  unknown: "licence unknown",
+  unknown: "license unknown",
 };
 
 export function termsLabel(terms: Encoder["terms"]): string {

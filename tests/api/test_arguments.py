@@ -120,11 +120,11 @@ def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
         (lambda f: f.drop(columns="split"), "source: the DataFrame has no split column"),
         (
             lambda f: f.assign(label=pd.Series(["\udc80", "b"] * 12, dtype=object)),
-            r"row 0 .*: label '\\udc80' is no valid Unicode",
+            r"row 0 .*: label '\\udc80' is not valid Unicode",
         ),
         (
             lambda f: f.assign(path=pd.Series(["\udc80.png"] * 24, dtype=object)),
-            "image_path .* is no valid Unicode text; rename the file",
+            "image_path .* is not valid Unicode text; rename the file",
         ),
     ],
 )

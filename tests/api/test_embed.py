@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a kind of picture": (lambda: [Image.Image], r"images\[0\]: expected PIL images, .* found type"),
     "a path of nothing": (lambda: "", r"images\[0\]: path: expected a path, found ''"),
     "half a character": (lambda: "\ud800.png", r"images\[0\]: \\ud800.png: the file does not exist"),
-    "cut short": (lambda: [PIXELS, _cut_short()], r"images\[1\]: the image is damaged or cut short"),
+    "cut short": (lambda: [PIXELS, _cut_short()], r"images\[1\]: the image is damaged or truncated"),
     "no file": (lambda: ["no/such.png"], r"images\[0\]: no/such.png: the file does not exist"),
     "a name too long": (lambda: "a" * 5000, r"images\[0\]: File name too long"),
     "a folder": (lambda: Path(), r"images\[0\]: .: it is a folder"),
@@ -157,10 +157,10 @@ def test_a_picture_of_sixteen_bits_that_was_only_opened_is_read_as_its_file(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"size": 32}, "size: the encoder is made already; give it to create_encoder"),
-        ({"weights": "w.pt"}, "weights: the encoder is made already; give it to create_encoder"),
-        ({"encoder": ["a", "b"]}, "encoder: expected a name or what create_encoder gave, found list"),
-        ({"encoder": None}, "encoder: expected a name or what create_encoder gave, found NoneType"),
+        ({"size": 32}, "size: the encoder exists already; pass this to create_encoder"),
+        ({"weights": "w.pt"}, "weights: the encoder exists already; pass this to create_encoder"),
+        ({"encoder": ["a", "b"]}, "encoder: expected a name or the result of create_encoder, found list"),
+        ({"encoder": None}, "encoder: expected a name or the result of create_encoder, found NoneType"),
         ({"encoder": "tiny-vl", "size": "32"}, "size: expected a whole number of at least 1, found '32'"),
         ({"num_workers": "8"}, "`num_workers`: expected a whole number of at least 0, found '8'"),
         ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
@@ -173,7 +173,7 @@ def test_a_picture_of_sixteen_bits_that_was_only_opened_is_read_as_its_file(
         ),
         (
             {"encoder": "tiny-vl", "weights": "w.pt"},
-            "weights: tiny-vl brings its own and takes no checkpoint",
+            "weights: tiny-vl includes its own weights and takes no checkpoint",
         ),
     ],
 )
@@ -191,8 +191,11 @@ def test_an_extraction_is_refused_before_the_data_are_read(
         ({"size": 0}, "size: expected a whole number of at least 1, found 0"),
         ({"name": "uni_v1", "size": 33}, "uni_v1 cannot take 33 x 33 pixels; possible sizes"),
         ({"weights": 3}, "weights: expected a path, found 3"),
-        ({"weights": "w.pt"}, "weights: tiny-vl brings its own and takes no checkpoint; leave it out"),
-        ({"name": "mine.py:Mine", "weights": "w.pt"}, "weights: mine.py:Mine brings its own"),
+        (
+            {"weights": "w.pt"},
+            "weights: tiny-vl includes its own weights and takes no checkpoint; leave it out",
+        ),
+        ({"name": "mine.py:Mine", "weights": "w.pt"}, "weights: mine.py:Mine includes its own"),
         ({"name": "uni_v1", "weights": "/no/w.pt"}, "the weights given: /no/w.pt does not exist"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"name": "tiny"}, "unknown encoder 'tiny'; did you mean tiny-vl"),

@@ -101,9 +101,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half a character": (
         {"train_labels": ["\ud800", "b", "c", "d"] * 10},
-        "train_labels: .*ud800' is no text",
+        "train_labels: .*ud800' cannot be encoded",
     ),
-    "half a character in groups": ({"groups": ["\udcff"] * 20}, "groups: .*udcff' is no text that UTF-8"),
+    "half a character in groups": (
+        {"groups": ["\udcff"] * 20},
+        "groups: .*udcff' cannot be encoded as UTF-8",
+    ),
     "a name of two lines": ({"dataset": "a\nb"}, "dataset: expected a text of one line"),
     "half a character in a name": ({"encoder": "\ud800"}, "encoder: expected a text of one line that UTF-8"),
     "another encoder's text": (
@@ -157,15 +160,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "all splits as validation": ({"val": SETS}, r"val: these are all splits .* features\.train"),
     "labels beside features": (
         {"train": SETS.train},
-        "train_labels: goes with an array, but train is a set of features",
+        "train_labels: is for arrays, but train is a set of features",
     ),
     "groups beside features": (
         {"train": SETS.train, "train_labels": None, "test": SETS.test, "test_labels": None, "groups": Y[40:]},
-        "groups: goes with an array, but test is a set of features",
+        "groups: is for arrays, but test is a set of features",
     ),
     "labels unknown to features": (
         {"train": SETS.train, "train_labels": None, "test_labels": ["z"] * 20},
-        "test_labels: 'z' is no class of the other splits; their ids go from 0 to 2 \\(c\\)",
+        "test_labels: 'z' is not a class of the other splits; their ids go from 0 to 2 \\(c\\)",
     ),
 }
 

@@ -90,6 +90,7 @@ def test_long_lists_are_cut_and_say_how_to_see_all(tiles: Path, capsys: pytest.C
     ("arguments", "words"),
     [
         (["check", "nowhere"], "nowhere does not exist"),
+        (["check", "ADII"], "ADII does not exist; did you mean ADI?"),
         (["check", "."], "--split"),
         (["check", ".", "--split", "1/1"], "add up to 2"),
         (["split", ".", "--split", "0.5/0.5", "-o", "x.txt"], "end the output in .csv"),

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from histobench.mint.results.uncertainty import rate_interval
 from histobench.report.agents import find_agent_runs, write_agents
+from histobench.report.methods import agents_paragraph
 
 DataOf = Callable[[Path, str], Any]
 
@@ -49,6 +51,13 @@ def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
     assert (gain["n"], gain["difference"]) == (3, pytest.approx(1 / 3, abs=1e-5))
     assert gain["low"] <= gain["difference"] <= gain["high"]
     assert (alone["turns"], alone["invalid"], alone["tokens"]) == (2.0, 0.0, 100.0)
+
+
+def test_the_methods_name_the_interval_that_was_computed(results: Path) -> None:
+    runs, _ = find_agent_runs(results)
+    interval = rate_interval([episode.outcome for episode in runs[0].episodes])
+    assert interval.low is not None
+    assert f"success rates are those of {interval.method}" in agents_paragraph(runs)
 
 
 def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(

@@ -91,7 +91,7 @@ def test_task_metric_licence_and_name_filter(site: Path, results: Path, open_pag
     page.get_by_role("heading", name=re.compile("KNN: log loss")).wait_for()
     value = stored(results, dataset="tissue", encoder="plip", task="KNN").metrics["log_loss"]
     expect(page.get_by_label(re.compile("^plip on tissue:"))).to_contain_text(f"{value:.3f}")
-    page.get_by_label("Licence").select_option("open")
+    page.get_by_label("License").select_option("open")
     expect(rows(page)).to_have_count(2)
     for encoder in ("plip", "resnet50"):
         expect(rows(page).filter(has_text=encoder)).to_have_count(1)
@@ -213,8 +213,8 @@ def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open, e
 
 def test_alike_encoders_are_not_told_apart(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, "#/compare?dataset=tissue&a=uni_v1&b=phikon")
-    page.get_by_role("heading", name="uni_v1 and phikon cannot be told apart in balanced accuracy").wait_for()
-    expect(page.locator(".verdict")).to_contain_text("is not “equal”")
+    page.get_by_role("heading", name="uni_v1 and phikon: no difference shown in balanced accuracy").wait_for()
+    expect(page.locator(".verdict")).to_contain_text("does not mean “equal”")
 
 
 def test_the_map_is_walked_by_arrow_keys(
@@ -311,7 +311,7 @@ def test_a_dataset_shows_classes_examples_checks_and_curves(site: Path, open_pag
 
 def test_agents_and_their_conversations(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, "#/agents")
-    page.get_by_role("heading", name="What feedback is worth").wait_for()
+    page.get_by_role("heading", name="Gain from feedback").wait_for()
     page.get_by_role("link", name="agent-x").first.click()
     page.get_by_role("link", name=re.compile("gsm8k 1")).click()
     page.get_by_role("heading", name="gsm8k 1").wait_for()

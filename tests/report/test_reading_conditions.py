@@ -24,7 +24,7 @@ def test_dark_and_light_are_kept(site: Path, open_page: Open, expect: Any) -> No
     page.reload()
     page.wait_for_selector(TABLE)
     expect(root).to_have_attribute("data-theme", "dark")
-    page.get_by_role("button", name="Switch to light colours").click()
+    page.get_by_role("button", name="Switch to light colors").click()
     expect(body).to_have_css("background-color", light)
 
 

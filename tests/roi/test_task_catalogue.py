@@ -64,6 +64,6 @@ def test_tasks_of_other_tools_stand_last_and_go_by_their_names() -> None:
         "Linear-Probe", "Proto", "Detection", "Segmentation",
     ]  # fmt: skip
     assert (task_words("KNN"), task_words("Detection")) == (
-        "k-nearest-neighbour classification",
+        "k-nearest-neighbor classification",
         "Detection",
     )

@@ -236,7 +236,7 @@ function FeedbackGain({ gains }: { gains: Gain[] }) {
   const rows: IntervalRow[] = gains.map((gain) => ({ name: `${gain.agent} + ${gain.feedback.replace(/ \([^)]*\)$/, "")}${forms ? ` (${expert(gain.feedback).split(", ").slice(1).join(", ")})` : ""}${several ? `, k = ${gain.k}` : ""}`, value: gain.difference, low: gain.low, high: gain.high, strong: gain.p !== null && gain.p <= 0.05, note: `${percent(gain.without, 1)} without, ${percent(gain.with, 1)} with; ${count(gain.n, "task")}; p ${pValue(gain.p)}` }));
   return (
     <Chart
-      title="What feedback is worth"
+      title="Gain from feedback"
       name="feedback_gain"
       depends={[gains]}
       draw={(width, palette) => intervalRows(rows, { label: "gain in percentage points", zero: true, percent: true }, width, palette)}

@@ -208,7 +208,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
           </>
         ) : (
           <>
-            {names[0]} and {names[1]} cannot be told apart in {metric.label}
+            {names[0]} and {names[1]}: no difference shown in {metric.label}
           </>
         )}
       </h2>
@@ -245,7 +245,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
       <p class="fine">
         {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, "test image")}
         {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
-        {!holds && found.low !== null && found.corrected !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit what these images show.`}
+        {!holds && found.low !== null && found.corrected !== null && `“No difference shown” does not mean “equal”: these images are compatible with differences from ${signed(found.low)} to ${signed(found.high)}.`}
         {averaged && " Values and difference are means over episodes or training runs, as reported."}
       </p>
     </section>

@@ -157,7 +157,7 @@ function armWords(study: Study, arm: string): string {
 function Verdicts({ study, models }: { study: Study; models: string[] }) {
   const best = (agent: string) => study.lines.find((line) => line.agent === agent && line.arm === "strong");
   if (!models.length)
-    return <Notice>No language model has played yet: these are reference policies, which give the scale. Play one with <code>histobench consult run STUDY --agent openai:MODEL</code>.</Notice>;
+    return <Notice>No language model has played yet: the lines below are reference policies. Run a model with <code>histobench consult run STUDY --agent openai:MODEL</code>.</Notice>;
   return (
     <>
       {models.map((agent) => {
@@ -167,7 +167,7 @@ function Verdicts({ study, models }: { study: Study; models: string[] }) {
         return (
           <section class={`card verdict ${strong?.beats ? "holds" : ""}`}>
             <h2>
-              <b>{agent}</b> {line ? `is right in ${percent(line.values.final[0] ?? NaN, 1)} of cases with the strong encoder; the encoder alone in ${percent(line.values.tool[0] ?? NaN, 1)}.` : "did not play the arm strong."}
+              <b>{agent}</b> {line ? `is right in ${percent(line.values.final[0] ?? NaN, 1)} of cases with the strong encoder; the encoder alone is right in ${percent(line.values.tool[0] ?? NaN, 1)}.` : "did not play the arm strong."}
             </h2>
             {strong && <p>{strong.text}</p>}
             {!strong && <p class="fine">Play <code>policy:reader</code> in the same arms to see whether it adds anything to the numbers it is shown.</p>}
@@ -231,7 +231,7 @@ function TrustPlane({ study, arm }: { study: Study; arm: string }) {
   if (!points.length) return null;
   return (
     <Chart
-      title={`Who knows when to trust: arm ${arm}`}
+      title={`When the agent trusts the tool: arm ${arm}`}
       name={`trust_${arm}`}
       depends={[points]}
       draw={(width, palette) => trustPlane(points, width, palette)}
@@ -292,13 +292,13 @@ function Sequence({ study, agent }: { study: Study; agent: string }) {
     return (
       <section class="card">
         <h2>Before and after the encoder is replaced</h2>
-        <p class="fine">Nobody has played the arm sequence.</p>
+        <p class="fine">No agent has played the arm sequence.</p>
       </section>
     );
   const own = study.sequences[agent] ?? study.sequences[agents[0]];
   const adapted = own.until.filter((cases) => cases !== null).length;
   const said = own.until.length
-    ? ` ${short(study.sequences[agent] ? agent : agents[0])} follows half as many wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; so it does in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
+    ? ` ${short(study.sequences[agent] ? agent : agents[0])} follows half as many wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; this happens in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
     : "";
   return (
     <Chart
@@ -307,7 +307,7 @@ function Sequence({ study, agent }: { study: Study; agent: string }) {
       depends={[rows]}
       draw={(width, palette) => intervalRows(rows, { label: SEQUENCE_MEASURES.find((m) => m.value === measure)!.label, percent: measure !== "discrimination", zero: measure === "discrimination" }, width, palette)}
       controls={<Select label="Measure" value={measure} options={SEQUENCE_MEASURES} onChange={setMeasure} />}
-      caption={`Sequences of ${own.length} cases with notes handed on; the encoder is replaced after ${own.change}, untold. Shown are the last quarter before and the last quarter after that place, with the change and without it. Bars are 95% intervals over sequences; filled: the agent chosen above.${said}`}
+      caption={`Sequences of ${own.length} cases; the agent passes notes from case to case. The encoder is replaced after case ${own.change} without notice. Shown: the last quarter before and the last quarter after that case, with and without the change. Bars are 95% intervals over sequences; filled: the agent chosen above.${said}`}
     />
   );
 }
@@ -327,7 +327,7 @@ function Risk({ study, arm }: { study: Study; arm: string }) {
     return (
       <section class="card">
         <h2>Risk and coverage</h2>
-        <p class="fine">Nobody stated a confidence in arm {arm}.</p>
+        <p class="fine">No agent stated a confidence in arm {arm}.</p>
       </section>
     );
   return (
@@ -336,7 +336,7 @@ function Risk({ study, arm }: { study: Study; arm: string }) {
       name={`risk-coverage_${arm}`}
       depends={[curves]}
       draw={(width, palette) => riskCoverage(curves, width, palette)}
-      caption="What would be wrong if only the surest answers were used. In brackets the area under the curve (less is better). Dashed: deferred and unanswered cases, which come last and are not right."
+      caption="Share of wrong answers if only the most confident answers were used. In brackets the area under the curve (less is better). Dashed: deferred and unanswered cases, which come last and are not right."
     />
   );
 }
@@ -456,7 +456,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
               <th scope="col" class="sticky">Agent</th>
               <th scope="col">Arm</th>
               <th scope="col" class="number">Cases</th>
-              <th scope="col" class="number" title="Weighted cases are worth so many of equal weight; in brackets those with a wrong tool">Effective</th>
+              <th scope="col" class="number" title="Effective number of cases of equal weight; in brackets those with a wrong tool">Effective</th>
               {columns.map((column) => (
                 <th scope="col" class="number">{column.label}</th>
               ))}

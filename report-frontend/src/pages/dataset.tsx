@@ -345,7 +345,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
       depends={[drawn]}
       paperWidth={720}
       draw={(width, palette) =>
-        learningCurve(drawn, names, { xLabel: kind === "few" ? "labelled images per class" : "share of the training labels", yLabel: metric.label, format: kind === "few" ? (x) => String(x) : (x) => `${x}%` }, width, palette)
+        learningCurve(drawn, names, { xLabel: kind === "few" ? "labeled images per class" : "share of the training labels", yLabel: metric.label, format: kind === "few" ? (x) => String(x) : (x) => `${x}%` }, width, palette)
       }
       controls={
         <>
@@ -363,7 +363,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
               </button>
             ))}
           </span>
-          {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which is how much the choice of the labelled images matters." : "Bands: 95% intervals."}
+          {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which shows how much the choice of labeled images matters." : "Bands: 95% intervals."}
           {shown.length > 0 && ` Best at the right end: ${shown[0]}, ${decimals(last(shown[0]))}.`}
         </>
       }

@@ -67,7 +67,7 @@ export function Leaderboard({ site, route }: { site: Site; route: Route }) {
         <Select label="Metric" value={metric.name} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
         {presets.length > 1 && <Select label="Preset" value={facts.preset} options={presets.map((p) => ({ value: p, label: p }))} onChange={(preset) => find(facts.task, preset, facts.setting)} />}
         {kinds.length > 1 && (
-          <Select label="Licence" value={licence} options={[{ value: "all", label: "all" }, ...kinds.map((kind) => ({ value: kind, label: termsLabel(kind) }))]} onChange={(kind) => set({ licence: kind === "all" ? undefined : kind })} />
+          <Select label="License" value={licence} options={[{ value: "all", label: "all" }, ...kinds.map((kind) => ({ value: kind, label: termsLabel(kind) }))]} onChange={(kind) => set({ licence: kind === "all" ? undefined : kind })} />
         )}
         <label class="control">
           <span>Find</span>
@@ -102,13 +102,13 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
             draw={(width, palette) => criticalDifference(ranking, ranking.rows.map((r) => board.rows[r]), width, palette)}
             caption={
               <>
-                Encoders joined by a bar cannot be told apart by their ranks: their mean ranks over {count(ranking.numDatasets, "dataset")} are less than {decimals(ranking.criticalDifference, 2)} apart (Nemenyi, {site.alpha}).{" "}
+                Encoders joined by a bar do not differ significantly: their mean ranks over {count(ranking.numDatasets, "dataset")} are less than {decimals(ranking.criticalDifference, 2)} apart (Nemenyi, {site.alpha}).{" "}
                 {ranking.friedmanP > site.alpha ? (
                   <strong>Friedman’s test does not show that the encoders differ (p = {pValue(ranking.friedmanP)}): the order may be chance.</strong>
                 ) : (
                   <>Friedman’s test: p {ranking.friedmanP < 0.001 ? "" : "= "}{pValue(ranking.friedmanP)}.</>
                 )}
-                {ranking.numDatasets < 5 && " With fewer than five datasets mean ranks can hardly ever be told apart."}
+                {ranking.numDatasets < 5 && " With fewer than five datasets, mean ranks rarely differ significantly."}
                 {ranking.leftOut.length > 0 && ` Not run on all of these datasets, so without a rank: ${ranking.leftOut.join(", ")}.`}
                 {ranking.leftOutColumns.length > 0 && ` Left out, because too few encoders were run on them: ${ranking.leftOutColumns.map((k) => site.datasets[board.datasets[k]].name).join(", ")}.`}
               </>
@@ -190,7 +190,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
       </header>
       <p class="legend" aria-label="Legend">
         <span><b class="mark best">●</b> best</span>
-        <span><b class="mark tie">○</b> tie: the difference to the best could be chance</span>
+        <span><b class="mark tie">○</b> tie: the difference from the best could be chance</span>
         <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
@@ -213,7 +213,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 </th>
                 {several && <td class="number">{decimals(row.rank, 2)}</td>}
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
-                {robust && !narrow && <td class="number"><a href={href("robustness")} title={`Robustness index ${robust}: share of neighbours of the same tissue from another site, among those that share either`}>{decimals(row.encoder.robustness?.[0])}{row.encoder.robustness?.[1] != null && <small> [{decimals(row.encoder.robustness[1])}, {decimals(row.encoder.robustness[2])}]</small>}</a></td>}
+                {robust && !narrow && <td class="number"><a href={href("robustness")} title={`Robustness index ${robust}: share of neighbors of the same tissue from another site, among those that share either`}>{decimals(row.encoder.robustness?.[0])}{row.encoder.robustness?.[1] != null && <small> [{decimals(row.encoder.robustness[1])}, {decimals(row.encoder.robustness[2])}]</small>}</a></td>}
                 {columns.map((k) => (
                   <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
                 ))}
@@ -307,7 +307,7 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          A tie is a value whose difference to the best of its column could be chance: the interval of the difference, which holds for all pairs of the column at once, contains 0 ({tests.join(", ")}).{" "}
+          A tie is a value whose difference from the best of its column could be chance: the interval of the difference contains 0 (intervals hold for all pairs of the column at once) ({tests.join(", ")}).{" "}
           <a href={href("methods")}>More</a>
         </p>
       )}
@@ -315,7 +315,7 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
       {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
       {lacking &&
         (metric.name === "ece" ? (
-          <p>A calibration error has no interval: it is too high by an amount that depends on the number of images, and no interval known to us would keep its promise.</p>
+          <p>A calibration error has no interval: it is biased upward by an amount that depends on the number of images, and no known interval reaches its nominal coverage.</p>
         ) : (
           <p>
             A value without an interval has too few patients, images or mistakes for one (its own page says so), or its interval was not computed yet: <code>histobench bootstrap</code> on the results folder does that, then build the
@@ -341,12 +341,12 @@ function Best({ site, board, data }: { site: Site; board: Board; data: BoardMetr
     const members = rows.filter((r) => data.mayBeBest[r][k]);
     const among = members.length === rows.length ? `any of the ${rows.length} encoders may be the best` : members.length === 1 ? `the best is ${board.rows[members[0]]}` : `the best is one of ${members.map((r) => board.rows[r]).join(", ")}`;
     const measured = data.value[winner.row][k];
-    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}; corrected for having been picked for its value it is worth ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
+    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}, which is biased upward because it is the largest; selection-corrected estimate: ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
     return `With ${100 * (1 - site.alpha)}% confidence ${among}.${corrected}`;
   };
   return (
     <details class="best" open={known.length <= 3}>
-      <summary>Who may be the best, and what the winner is worth</summary>
+      <summary>Which encoders may be the best, and the winner’s selection-corrected value</summary>
       <dl>
         {known.map(({ name, k, winner }) => (
           <>

@@ -32,12 +32,12 @@ export function MethodsPage({ site }: { site: Site }) {
         {site.agents.length > 0 && (
           <>
             <p>
-              <strong>Agents.</strong> An agent may act a limited number of times: run code, or propose an answer. Success is the share of tasks solved in that many turns. Its 95% interval draws the tasks again; several
-              plays of one task stay together. It is about other tasks of the same kind, not about other wordings of the prompt.
+              <strong>Agents.</strong> An agent may act a limited number of times: run code, or propose an answer. Success is the share of tasks solved in that many turns. Its 95% interval is over tasks (Korn and
+              Graubard); repeated plays of one task count as one unit. It covers other tasks of the same kind, not other wordings of the prompt.
             </p>
             <p>
-              <strong>What feedback is worth.</strong> Success with an expert’s feedback minus success without, on the tasks that both runs have. An interval that does not reach zero speaks for the feedback; several rows are not
-              corrected for each other.
+              <strong>Gain from feedback.</strong> Success with an expert’s feedback minus success without, on the tasks that both runs have. Feedback helps where the interval is above zero; there is no correction for the number of
+              rows.
             </p>
           </>
         )}
@@ -74,27 +74,27 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
   return (
     <>
       <p>
-        <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is made so that it holds the number of all such images in about 95 of 100
-        test sets. How far numbers vary is seen by leaving out one patient or slide at a time where they are known (images of one patient are alike), and one image at a time otherwise. It does not cover another training
-        set, another scanner or another seed. A calibration error has none, and neither has a test set of too few patients, nor a loss over patients with hardly a mistake: no interval of theirs would keep its promise.
+        <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a slightly different number. In about 95 of 100 test sets the interval contains the value over all such images. It is computed by leaving
+        out one patient or slide at a time where they are known (images of one patient are similar), and one image at a time otherwise. It does not cover a different training set, scanner or seed. Calibration errors, test sets
+        with too few patients, and losses over patients with very few mistakes have no interval, because none would reach 95% coverage.
       </p>
       <p>
-        <strong>Means over episodes or training runs.</strong> They would be others with other labelled examples, and with other test images: both count in the interval and in the comparison. Where it says “episodes” alone (results of an older version), the interval is about the labelled examples for these test images: it is narrower than one over patients, and not to be compared with it.
+        <strong>Means over episodes or training runs.</strong> They depend on the labeled examples and on the test images: intervals and comparisons account for both. Where only “episodes” is named (results of an older version), the interval covers the labeled examples for these test images only; it is narrower than an interval over patients, so do not compare the two.
       </p>
       <p>
-        <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance. One
-        rule decides, on every page and in <code>histobench compare</code>: two encoders differ where the interval of their difference excludes 0. These intervals hold for all pairs of encoders in the table at once, so that the
-        chance of any false claim in a table is about {100 * site.alpha}% at most. “Tie” does not mean “equal”: the test set may be too small to tell. Two
-        intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts. All of this is within one table: over several tasks, metrics and datasets there are more
-        chances to be wrong, and no correction for them is made.
+        <strong>Ties.</strong> Encoders are compared on the same images, so images that are hard for all of them do not blur the comparison. A value is marked as a tie when its difference from the best of the column could be chance. The
+        rule is the same on every page and in <code>histobench compare</code>: two encoders differ if the interval of their difference excludes 0. These intervals hold for all pairs of encoders in the table at once, so the
+        chance of any false claim in a table is at most about {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to show a difference. Overlapping
+        intervals do not mean a tie either; read the paired difference on the <em>Compare</em> page. The correction covers one table: several tasks, metrics and datasets give more
+        chances to be wrong, and are not corrected for.
       </p>
       <p>
-        <strong>True rank, and who may be the best.</strong> “True rank 2 to 5” of eight encoders: one is shown to be better, three are shown to be worse, and the test set cannot tell the rest apart from it. These ranks hold for all
-        encoders of a column at once, with {100 * (1 - site.alpha)}% confidence. The set of encoders that may be the best holds the truly best one with the same confidence.
+        <strong>True rank and the set of the best.</strong> “True rank 2 to 5” of eight encoders: one is shown to be better, three are shown to be worse, and the test set shows no difference from the rest. These ranks hold for all
+        encoders of a column at once, with {100 * (1 - site.alpha)}% confidence. The set of encoders that may be the best contains the truly best one with the same confidence.
       </p>
       <p>
-        <strong>What the winner is worth.</strong> Who comes first among many was usually also lucky, so its measured value is too high on average, and the more so the more encoders are close. The corrected value takes off
-        what winners of such a contest have too much on average (from one that is truly ahead of the others, rather too much); its interval allows for having been picked.
+        <strong>Selection-corrected value.</strong> The largest of several measured values is biased upward, and more so when many encoders are close. The selection-corrected estimate subtracts the average bias
+        (slightly too much for an encoder that is clearly ahead); its interval accounts for the selection.
       </p>
       <p>
         <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
@@ -113,12 +113,12 @@ function Encoders({ site }: { site: Site }) {
   return (
     <section class="card">
       <header class="figure-head">
-        <h2>Encoders, licences and citations</h2>
+        <h2>Encoders, licenses and citations</h2>
         <TableDownloads
           table={() => ({
             name: "encoders",
-            caption: "Encoders with licences and references.",
-            header: ["encoder", "title", "licence", "parameters", "GFLOPs", "reference"],
+            caption: "Encoders with licenses and references.",
+            header: ["encoder", "title", "license", "parameters", "GFLOPs", "reference"],
             rows: site.encoders.map((e) => [e.name, e.title, e.licence, e.params ?? null, e.gflops ?? null, e.reference ?? null]),
           })}
         />
@@ -128,7 +128,7 @@ function Encoders({ site }: { site: Site }) {
           <thead>
             <tr>
               <th scope="col">Encoder</th>
-              <th scope="col">Licence</th>
+              <th scope="col">License</th>
               <th scope="col" class="number">Parameters</th>
               <th scope="col" class="number">GFLOPs</th>
               <th scope="col">Reference</th>

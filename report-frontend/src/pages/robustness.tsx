@@ -135,7 +135,7 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
       <div class="columns">
         <Against table={table} name={name} />
         <Chart
-          title={paired ? "The same place, scanned or stained otherwise" : "The tissue or the site?"}
+          title={paired ? "The same place, scanned or stained otherwise" : "Tissue or site?"}
           name={`robustness_${name}_${table.column}_${measure.name}`}
           depends={[rows]}
           draw={(width, palette) => intervalRows(rows, { label: `${measure.label}${measure.lower ? " (lower is better)" : ""}` }, width, palette)}
@@ -150,7 +150,7 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
               {count(table.images, "image")} of {count(table.groups, "group")} {paired ? "in" : "from"} {count(Object.keys(table.sites).length, paired ? "view" : "site")}, all splits together.{" "}
               {paired && "Each value is the median over pairs of views of the mean over the places that both show. A high cosine alone may be an encoder to which everything looks alike. "}
               Bars are 95% intervals over groups.
-              {table.confounding !== null && ` Label and ${table.column} go together with Cramer's V ${table.confounding.toFixed(2)}.`}
+              {table.confounding !== null && ` Label and ${table.column} are associated: Cramér's V ${table.confounding.toFixed(2)}.`}
               {more && <> <a href={href("robustness", [], { dataset: name, by: table.column })}>Site by site, under stress, and the worst images</a></>}
             </>
           }
@@ -276,7 +276,7 @@ const STRESSED = [
   { value: "flip_rate", label: "changed predictions" },
   { value: "cosine", label: "cosine" },
 ] as const;
-const FAMILIES: Record<string, string> = { hed: "stain strength", macenko: "stain colours (Macenko)", jpeg: "JPEG compression", blur: "blur", brightness: "brightness", larger: "larger magnification", smaller: "smaller magnification", attack: "attack on the linear probe" };
+const FAMILIES: Record<string, string> = { hed: "stain strength", macenko: "stain colors (Macenko)", jpeg: "JPEG compression", blur: "blur", brightness: "brightness", larger: "larger magnification", smaller: "smaller magnification", attack: "attack on the linear probe" };
 const THUNDER = "thunder";
 
 function StressCurves({ stress }: { stress: Stress[] }) {

@@ -105,7 +105,7 @@ function Run({ site, view }: { site: Site; view: View }) {
       ))}
       {data.averaged && (
         <Notice>
-          The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which mostly do better than a single episode.
+          The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which are usually more accurate than a single episode.
         </Notice>
       )}
       <div class="columns">
@@ -391,7 +391,7 @@ function Pictures({ view, cell, onClear, onOpen }: { view: View; cell: Cell; onC
           </button>
         )}
       </header>
-      <Gallery tiles={cell ? tiles : tiles.slice(0, MISTAKES)} first={cell ? undefined : FEW} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
+      <Gallery tiles={cell ? tiles : tiles.slice(0, MISTAKES)} first={cell ? undefined : FEW} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified correctly." />
     </section>
   );
 }
@@ -442,7 +442,7 @@ function Reliability({ view, name }: { view: View; name: string }) {
       depends={[bins]}
       paperWidth={420}
       draw={(width, palette) => reliability(bins, width, palette)}
-      caption={<>Below the diagonal the classifier is too sure of itself, above it too modest. Columns show how many images there are; ECE {decimals(view.data.metrics.ece)}.</>}
+      caption={<>Below the diagonal the classifier is overconfident, above it underconfident. Columns show how many images there are; ECE {decimals(view.data.metrics.ece)}.</>}
     />
   );
 }

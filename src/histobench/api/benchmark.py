@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from histobench.api.plots import Plots
     from histobench.core.records import Declared
     from histobench.roi.comparison.choice import Choice
-    from histobench.roi.comparison.comparison import Comparison
+    from histobench.roi.comparison.comparison import Comparison, DatasetTable
+    from histobench.roi.comparison.splits_compared import SplitTable
     from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
 
@@ -460,6 +461,7 @@ def compare(
     rope: float = 0.01,
     n_bootstrap: int | None = None,
     random_state: int = 42,
+    splits: bool = False,
 ) -> ComparisonTable:
     """Rank encoders by one metric and test every pair on the same test images.
 
@@ -493,6 +495,9 @@ def compare(
         Resamples of the test "bootstrap" (default: 2000 or more, by the number of pairs).
     random_state : int, default 42
         Seed of the resampling.
+    splits : bool, default False
+        Compare over the train/test splits of `run(..., splits=...)` or `folds=`. Repeated folds have the
+        corrected resampled t test with Holm's correction; leave-one-group-out is compared like one test set.
 
     Returns
     -------
@@ -513,10 +518,19 @@ def compare(
     """
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.selection import select_runs
+    from histobench.roi.comparison.splits_compared import compare_split_runs
+    from histobench.roi.results.reader import split_runs
 
-    bench = results if isinstance(results, Benchmark) else open_results(file_path(results, "results"))
+    runs: Sequence[StoredRun]
+    if flag(splits, "splits"):
+        folder = results.folder if isinstance(results, Benchmark) else file_path(results, "results")
+        runs = split_runs(folder)
+    else:
+        runs = (
+            results if isinstance(results, Benchmark) else open_results(file_path(results, "results"))
+        ).runs
     chosen = select_runs(
-        bench.runs,
+        runs,
         task=_choice(task, "task"),
         dataset=_choice(dataset, "dataset"),
         setting=_choice(setting, "setting"),
@@ -533,6 +547,9 @@ def compare(
         rope,
         text(interval, "interval"),
     )
+    if splits:
+        tables, pooled = compare_split_runs(chosen, settings)
+        return ComparisonTable(pooled, tuple(tables))
     return ComparisonTable(compare_runs(chosen, settings))
 
 
@@ -617,6 +634,7 @@ class Benchmark:
         rope: float = 0.01,
         n_bootstrap: int | None = None,
         random_state: int = 42,
+        splits: bool = False,
     ) -> ComparisonTable:
         """Rank the encoders by one metric and test every pair; see `histobench.compare`.
 
@@ -634,7 +652,7 @@ class Benchmark:
             Use only runs with this seed.
         alpha : float, default 0.05
             Error rate of the whole table.
-        test, interval, rope, n_bootstrap, random_state
+        test, interval, rope, n_bootstrap, random_state, splits
             As in `histobench.compare`.
 
         Returns
@@ -656,6 +674,7 @@ class Benchmark:
             rope=rope,
             n_bootstrap=n_bootstrap,
             random_state=random_state,
+            splits=splits,
         )
 
     def predictions(
@@ -866,11 +885,14 @@ class ComparisonTable:
 
     Attributes
     ----------
-    comparison : Comparison
-        All numbers, as objects.
+    comparison : Comparison or None
+        All numbers, as objects; None if only repeated folds were compared.
+    over_splits : tuple of SplitTable
+        Comparisons over repeated folds (`splits=True`), one per dataset and scheme.
     """
 
-    comparison: Comparison
+    comparison: Comparison | None
+    over_splits: tuple[SplitTable, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """Return all pairs of encoders.
@@ -881,7 +903,8 @@ class ComparisonTable:
             One row per pair: dataset, first, second, difference (first minus second), low, high, p, low
             (max-t), high (max-t), p (max-t), p (Holm), holds. `low`, `high` and `p` treat the pair as the
             only one. Columns with (max-t) hold for all pairs at once; `holds` says whether that interval
-            excludes 0. `p (Holm)` is for papers that ask for it and decides nothing.
+            excludes 0. `p (Holm)` is for papers that ask for it and decides nothing. Over repeated folds
+            there are no (max-t) columns to fill, and `p (Holm)` decides.
         """
         import pandas as pd
 
@@ -900,7 +923,24 @@ class ComparisonTable:
                 pair.p_adjusted,
                 pair.holds,
             )
-            for table in self.comparison.tables
+            for table in self._tables
+            for pair in table.pairs
+        ] + [
+            (
+                table.dataset,
+                pair.first,
+                pair.second,
+                pair.difference.mean,
+                pair.difference.low,
+                pair.difference.high,
+                pair.p_value,
+                None,
+                None,
+                None,
+                pair.p_adjusted,
+                pair.holds,
+            )
+            for table in self.over_splits
             for pair in table.pairs
         ]
         columns = ["dataset", "first", "second", "difference", "low", "high", "p"]
@@ -919,17 +959,28 @@ class ComparisonTable:
 
         rows = [
             (table.dataset, entry.name, entry.rank, entry.value, entry.interval.low, entry.interval.high)
-            for table in self.comparison.tables
+            for table in self._tables
             for entry in table.entries
+        ] + [
+            (table.dataset, entry.name, rank, entry.mean.mean, entry.mean.low, entry.mean.high)
+            for table in self.over_splits
+            for rank, entry in enumerate(table.entries, 1)
         ]
         return pd.DataFrame(rows, columns=["dataset", "encoder", "rank", "value", "low", "high"])
 
-    def __repr__(self) -> str:
-        from histobench.roi.comparison.comparison_files import markdown
+    @property
+    def _tables(self) -> tuple[DatasetTable, ...]:
+        return () if self.comparison is None else self.comparison.tables
 
-        return markdown(self.comparison)
+    def __repr__(self) -> str:
+        from histobench.roi.comparison.comparison_files import grid_markdown, markdown
+        from histobench.roi.comparison.splits_compared import split_grid
+
+        blocks = [grid_markdown(split_grid(table)) + "\n" for table in self.over_splits]
+        return "\n".join(blocks + ([] if self.comparison is None else [markdown(self.comparison)]))
 
     def _repr_html_(self) -> str:
-        heading = f"{self.comparison.metric}, {self.comparison.task} {self.comparison.setting}".strip()
+        shown = self.comparison or self.over_splits[0]
+        heading = f"{shown.metric}, {shown.task} {shown.setting}".strip()
         tables = (frame.to_html(index=False, float_format="%.4f") for frame in (self.ranked(), self.frame()))
         return f"<p>{html.escape(heading)}</p>{''.join(tables)}"

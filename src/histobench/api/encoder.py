@@ -99,7 +99,7 @@ class Encoder:
         if len(shapes) > 1:
             raise HistobenchError(
                 f"{self.name}: its eval_transforms gives tensors of several shapes ({shapes[0]}, "
-                f"{shapes[-1]}); it has to give one for images of any size"
+                f"{shapes[-1]}); it must return the same shape for images of any size"
             )
         features: NDArray[np.float32] = self.module(torch.stack(batch).to(self.device)).float().cpu().numpy()
         if features.shape != (len(batch), self.dim):
@@ -205,7 +205,9 @@ def encoder_settings(
     ready = names_a_file(name) or (spec is not None and spec.source.kind in ("project", "seed"))
     # A folder or a table is a place to look in, and may be given for many encoders.
     if ready and not place.is_dir() and place.suffix != ".json":
-        raise InvalidParameterError(f"weights: {name} brings its own and takes no checkpoint; leave it out")
+        raise InvalidParameterError(
+            f"weights: {name} includes its own weights and takes no checkpoint; leave it out"
+        )
     return size, str(place)
 
 
@@ -316,7 +318,7 @@ def _look_at(position: int, image: Any) -> None:
         if isinstance(image, str | os.PathLike):
             file = Path(locate(file_path(image, "path")).file)
             if not file.is_file():
-                kind = "it is a folder" if file.is_dir() else "it is no plain file" if file.exists() else ""
+                kind = "it is a folder" if file.is_dir() else "not a plain file" if file.exists() else ""
                 shown = str(image).encode("utf-8", "backslashreplace").decode()
                 raise HistobenchError(f"{shown}: {kind or 'the file does not exist'}")
         elif hasattr(image, "__array__") and not _is_picture(image):

@@ -293,13 +293,15 @@ def extract(
     if isinstance(encoder, Encoder):
         for name, value in (("size", size), ("weights", weights)):
             if value is not None:
-                raise InvalidParameterError(f"{name}: the encoder is made already; give it to create_encoder")
+                raise InvalidParameterError(
+                    f"{name}: the encoder exists already; pass this to create_encoder"
+                )
         recipe, chosen["device"] = encoder.module, chosen["device"] or encoder.device
     elif isinstance(encoder, str):
         recipe = EncoderRecipe(encoder, *encoder_settings(text(encoder, "encoder"), size, weights))
     else:
         raise InvalidParameterError(
-            "encoder: expected a name or what create_encoder gave, found "
+            "encoder: expected a name or the result of create_encoder, found "
             f"{type(encoder).__name__} (one encoder; hb.run takes several)"
         )
     target = None if folder is None else folder_path(folder, "folder")

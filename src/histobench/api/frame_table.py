@@ -194,11 +194,13 @@ def _check_text(table: pd.DataFrame, names: Sequence[str]) -> None:
     """Refuse what no UTF-8 text file can hold, with the cell that holds it."""
     for column in table.columns:
         if _NO_TEXT.search(str(column)):
-            raise HistobenchError(f"source: column {_shown(str(column))} is no valid Unicode text; rename it")
+            raise HistobenchError(
+                f"source: column {_shown(str(column))} is not valid Unicode text; rename it"
+            )
         for value, row in zip(table[column], names, strict=True):
             if _NO_TEXT.search(str(value)):
                 raise HistobenchError(
-                    f"source: {row}: {column} {_shown(str(value))} is no valid Unicode text; "
+                    f"source: {row}: {column} {_shown(str(value))} is not valid Unicode text; "
                     f"rename the {'file' if column == 'image_path' else 'value'}"
                 )
 

@@ -219,12 +219,12 @@ class Plots:
         ]
         if not found:
             raise HistobenchError(
-                f"no {split} features of {encoder} lie in {self._bench.folder}: hb.run keeps them there, "
+                f"no {split} features of {encoder} are in {self._bench.folder}: hb.run keeps them there, "
                 "hb.evaluate does not"
             )
         if len(found) > 1:
             raise HistobenchError(
-                f"{len(found)} files of {split} features of {encoder} lie in {self._bench.folder}; "
+                f"{len(found)} files of {split} features of {encoder} are in {self._bench.folder}; "
                 + ("name a `dataset`" if dataset is None else "open a folder that holds one of them")
             )
         features = load(found[0])

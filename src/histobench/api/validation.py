@@ -179,7 +179,7 @@ def check_scale(array: NDArray[Any], name: str) -> None:
     largest = _largest(array)
     if 0 < largest < _SMALLEST:
         raise InvalidParameterError(
-            f"{name}: no value is larger than {largest:.3g}, which counts as none; scale the features first"
+            f"{name}: no value is larger than {largest:.3g}, which counts as zero; scale the features first"
         )
 
 
@@ -233,14 +233,14 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
 def _checked_texts(texts: NDArray[np.str_], name: str) -> NDArray[np.str_]:
     for item in np.unique(texts).tolist():
         if not is_writable(item):
-            raise InvalidParameterError(f"{name}: {item!r} is no text that UTF-8 can hold")
+            raise InvalidParameterError(f"{name}: {item!r} cannot be encoded as UTF-8")
     return texts
 
 
 def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
     """As an array, without what NumPy would do in silence; `as_given` keeps 1 and None in a list of texts."""
     if hasattr(value, "toarray"):
-        raise InvalidParameterError(f"{name}: sparse matrices are not taken; give {name}.toarray()")
+        raise InvalidParameterError(f"{name}: sparse matrices are not accepted; give {name}.toarray()")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor, wherever it is
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
@@ -298,7 +298,7 @@ def _no_labels_beside(part: Given) -> None:
     for name, value in ((labels, part.labels), (part.groups_name, part.groups)):
         if value is not None:
             raise InvalidParameterError(
-                f"{name}: goes with an array, but {part.split} is a set of features, which brings its own"
+                f"{name}: is for arrays, but {part.split} is a set of features, which brings its own"
             )
 
 
@@ -333,7 +333,7 @@ def _known_ids(part: Given, labels: NDArray[Any], known: FeatureSet) -> NDArray[
         unknown = np.unique(ids[(ids < 0) | (ids >= len(classes))]).tolist()
     if unknown:
         raise InvalidParameterError(
-            f"{part.labels_name}: {unknown[0]!r} is no class of the other splits; "
+            f"{part.labels_name}: {unknown[0]!r} is not a class of the other splits; "
             f"their ids go from 0 to {len(classes) - 1} ({classes[-1]})"
         )
     return ids

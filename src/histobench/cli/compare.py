@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.comparison.grids import Grid
-    from histobench.roi.results.stored_run import StoredRun
 
 
 #: A matrix of more encoders than this does not fit a terminal; it is in the files.
@@ -106,7 +105,7 @@ def compare_command(args: argparse.Namespace) -> int:
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
     from histobench.roi.comparison.selection import select_runs
-    from histobench.roi.comparison.splits_compared import pooled_runs
+    from histobench.roi.comparison.splits_compared import compare_split_runs, split_grid, write_split_tables
     from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
     from histobench.roi.results.reader import load_runs, split_runs
 
@@ -124,16 +123,18 @@ def compare_command(args: argparse.Namespace) -> int:
     )
     console = open_terminal()
     folder = Path(args.output or Path(args.results) / "comparison")
-    if args.splits:
-        whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
-        if whole:
-            _over_splits(whole, args, folder, console)
-        if len(whole) == len(runs):
-            return 0
-        runs = pooled_runs([run for run in runs if run not in whole])
-        folder = folder / LEAVE_ONE_GROUP_OUT
     with Busy(f"comparing {count_of(len(runs), 'run')}"):
-        comparison = compare_runs(runs, settings)
+        tables, comparison = (
+            compare_split_runs(runs, settings) if args.splits else ([], compare_runs(runs, settings))
+        )
+    if tables:
+        written = write_split_tables(tables, folder)
+        for table in tables:
+            print_grid(split_grid(table, digits=3), console)
+        console.print(f"Files: {folder}/{{{', '.join(path.name for path in written)}}}", soft_wrap=True)
+    if comparison is None:
+        return 0
+    folder = folder / LEAVE_ONE_GROUP_OUT if args.splits else folder
     files = write_comparison(comparison, folder)
     if args.verbose:
         for grid in grids(comparison, digits=3):
@@ -167,16 +168,6 @@ def _print_short(comparison: Comparison, console: Console) -> None:
     console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
 
 
-def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, console: Console) -> None:
-    from histobench.roi.comparison.splits_compared import compare_splits, split_grid, write_split_tables
-
-    tables = compare_splits(runs, metric=args.metric, alpha=args.alpha)
-    files = write_split_tables(tables, folder)
-    for table in tables:
-        print_grid(split_grid(table, digits=3), console)
-    console.print(f"written: {folder}/{{{', '.join(path.name for path in files)}}}", soft_wrap=True)
-
-
 def _compact(grid: Grid) -> Grid:
     """The ranked table without its first column (rows are in order) and without zeros in intervals."""
 
@@ -195,7 +186,7 @@ def names_in(text: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise HistobenchError(f"--encoders names nothing: {text!r}")
+        raise HistobenchError(f"--encoders is empty: {text!r}")
     return names
 
 

@@ -213,7 +213,7 @@ _PASSED = {
     "split": "there are training and test images",
     "missing file": "every file exists",
     "unreadable image": "every image can be read",
-    "unusual image": "every image has a size of a field of tissue",
+    "unusual image": "every image has the size of a tissue tile",
     "label": "every label is in the class map",
     "empty class": "every class has images in every split",
     "image in two splits": "no image is in two splits (compared by pixels)",
@@ -222,7 +222,10 @@ _PASSED = {
     "double image": "no image is there twice within a split",
     "sites": "classes and sites are crossed, and no site is in test alone or never in test",
 }
-_NO_GROUPS = "no groups (patients, slides) are given: one patient's images may be in train and in test"
+_NO_GROUPS = (
+    "no groups (patients, slides) are known: one patient's images may be in train and in test; "
+    "name them with --group-regex or --group-column"
+)
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 

@@ -48,6 +48,7 @@ def _print(findings: list[CheckupResult], *, verbose: bool) -> None:
         line.append(f"  {finding.subject:<{width}}  {finding.message}", style="default")
         console.print(line)
         if finding.fix:
-            console.print(Text(f"      {'':<{width}}  fix: {finding.fix}", style="dim"))
+            word = "more" if finding.verdict == "PASS" else "fix"
+            console.print(Text(f"      {'':<{width}}  {word}: {finding.fix}", style="dim"))
         if finding.details and verbose:
             console.print(Text(f"      {'':<{width}}  {finding.details}", style="dim"))

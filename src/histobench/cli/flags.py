@@ -92,7 +92,7 @@ def check_engine_flags(args: argparse.Namespace) -> None:
     """Raise where a flag belongs to another engine than the one that is asked for."""
     for flag, engines in _ENGINES_OF_FLAG.items():
         if getattr(args, flag, None) is not None and args.engine not in engines:
-            raise HistobenchError(f"--{flag.replace('_', '-')} goes with --engine {' or '.join(engines)}")
+            raise HistobenchError(f"--{flag.replace('_', '-')} needs --engine {' or '.join(engines)}")
 
 
 def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
@@ -103,7 +103,7 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
 
         return LocalEngine()
     if plan.settings.no_cache:
-        raise HistobenchError("--no-cache goes with --engine local: workers meet in the cache")
+        raise HistobenchError("--no-cache needs --engine local: workers share the cache")
     if args.engine == "ray":
         from histobench.roi.work.engines.ray import RayEngine
 

@@ -67,7 +67,7 @@ def mcp_command(args: argparse.Namespace) -> int:
 
     names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))
     if not names:
-        raise HistobenchError("--encoders names no encoder")
+        raise HistobenchError("--encoders is empty: name at least one encoder")
     place = Path(args.data)
     split = args.split or ("0.6/0.2/0.2" if place.is_dir() and not (place / "test").is_dir() else None)
     dataset = load_dataset(

@@ -77,8 +77,8 @@ def rescore_command(args: argparse.Namespace) -> None:
     if unearned := sum(tally.unearned for tally in by_dataset.values()):
         console = whole_lines()
         console.print(
-            f"{unearned} stored successes were not earned: the program answered its tests with an object of "
-            "its own, which could claim to equal everything; they are counted as lost",
+            f"{unearned} stored successes are not valid and count as failures: the program answered its "
+            "tests with an object that compares equal to everything",
             soft_wrap=True,
         )
     if args.output:

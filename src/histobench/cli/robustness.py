@@ -173,7 +173,7 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
             print_overview(robustness_overview(table), console)
     if tables and not verbose:
         console.print("[95% interval over groups]; * best, = not shown to differ from the best (Holm).")
-        console.print("More is better, except site AUROC (0.5: features do not tell the site).")
+        console.print("More is better, except site AUROC (0.5: features do not show the site).")
 
 
 def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:

@@ -60,13 +60,13 @@ def leaks(
         case = by_id.get(row.image)
         if case is None:
             if row.image:
-                problems.append(f"an answer about {row.image}, which is no case")
+                problems.append(f"an answer about {row.image}, which is not a case")
             continue
         for near in read_neighbours(row.answer) if row.tool == "neighbours" else ():
             if near.image in (case.id, alias(case.id, case.id)):
-                problems.append(f"{case.id} is its own neighbour in arm {row.arm}")
+                problems.append(f"{case.id} is its own neighbor in arm {row.arm}")
             if near.image in own.get(case.id, ()):
-                problems.append(f"a neighbour of {case.id} in arm {row.arm} is of its own group {case.group}")
+                problems.append(f"a neighbor of {case.id} in arm {row.arm} is of its own group {case.group}")
         for what, secret in (("file name", names_of.get(case.id, "")), ("group", case.group or "")):
             if len(secret) >= _SHORTEST and secret in row.answer:
                 problems.append(f"{row.tool} of {case.id} tells its {what}")

@@ -399,7 +399,7 @@ def run(
         folder_path(options.output, "output")
     played = play(wanted, display=no_display)
     if played.outcome.failed:
-        raise HistobenchError(f"{played.outcome.why_incomplete}; what was played is in {played.output}")
+        raise HistobenchError(f"{played.outcome.why_incomplete}; finished episodes are in {played.output}")
     return ConsultRuns(read_study(place), played.output, played.outcome)
 
 

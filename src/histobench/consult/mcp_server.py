@@ -41,9 +41,9 @@ THUMBNAIL_BYTES = 30_000
 #: Seconds between two reports of progress.
 PAUSE = 0.5
 INSTRUCTIONS = (
-    "Image encoders for pathology on a folder of labelled tissue regions. Call list_regions first; the other "
+    "Image encoders for pathology on a folder of labeled tissue regions. Call list_regions first; the other "
     "tools take a region by its id in that list and an encoder by its name. The first call may take long: "
-    "features are computed once. Answers are those of linear probes on frozen encoders and are no diagnosis."
+    "features are computed once. Answers come from linear probes on frozen encoders and are not diagnoses."
 )
 
 

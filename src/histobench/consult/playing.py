@@ -164,7 +164,7 @@ def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
             raise HistobenchError(f"the arm {arm} is played in one process: give `engine` local")
         if arm == "swap":
             raise HistobenchError(
-                "the arm swap is not played any more: prepare the study again for the arms sequence and "
+                "the arm swap is no longer supported: prepare the study again for the arms sequence and "
                 "sequence-same"
             )
     if not arms:

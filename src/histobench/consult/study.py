@@ -95,7 +95,9 @@ def read_cases(path: Path) -> list[Case]:
             arms = {arm: ToolView(**view) for arm, view in record.pop("arms").items()}
             cases.append(Case(**{**record, "options": tuple(record["options"])}, arms=arms))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise HistobenchError(f"{path}:{number}: no case ({error}); prepare the study again") from error
+            raise HistobenchError(
+                f"{path}:{number}: not a case ({error}); prepare the study again"
+            ) from error
     return cases
 
 

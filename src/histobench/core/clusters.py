@@ -233,7 +233,7 @@ def take_back(jobs: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         gone = False
     return (
-        "; what was queued before it is cancelled"
+        "; what was queued before it is canceled"
         if gone
         else f"; cancel the others: scancel {' '.join(jobs)}"
     )

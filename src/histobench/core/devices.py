@@ -187,7 +187,7 @@ def _stream_from_copies(work: Callable[[T], R], parts: Iterable[T], count: int) 
             yield done
     except BrokenProcessPool as error:
         raise HistobenchError(
-            "a process of the evaluation was ended from outside, probably because memory ran out; "
+            "a process of the evaluation was killed from outside, probably because memory ran out; "
             "use fewer processes: OMP_NUM_THREADS=2"
         ) from error
     finally:

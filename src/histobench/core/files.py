@@ -103,7 +103,7 @@ class _Unpacked(io.RawIOBase):
         if self._read > self._limit:
             raise NotPlainError(
                 errno.EFBIG,
-                f"it unpacks to more than {self._limit:,} bytes; it is no such file",
+                f"it unpacks to more than {self._limit:,} bytes; it is not a valid file of its kind",
                 str(self._path),
             )
         return len(data)
@@ -157,9 +157,7 @@ def _refuse_others(found: os.stat_result, path: str | Path) -> None:
 
 def _refuse_larger(size: int, path: str | Path, limit: int) -> None:
     if size > limit:
-        raise NotPlainError(
-            errno.EFBIG, f"it has {size:,} bytes, and such a file may have {limit:,} at most", str(path)
-        )
+        raise NotPlainError(errno.EFBIG, f"file too large: {size:,} bytes (limit {limit:,})", str(path))
 
 
 def is_no_folder(path: Path) -> bool:
@@ -410,7 +408,9 @@ def _raise(error: OSError) -> None:
 
 def unreadable(path: str | Path, error: OSError) -> HistobenchError:
     """The line for a file that could not be read and may well be sound."""
-    return HistobenchError(f"cannot read {path}: {error.strerror or error}; it was left as it is; run again")
+    return HistobenchError(
+        f"cannot read {path}: {error.strerror or error}; the file was not changed; run again"
+    )
 
 
 # Files that are views: made from other files that are each written once, and never changed in place.

@@ -215,7 +215,7 @@ def transfer(
             try:
                 if _stream(client, url, part, file, progress, stop):
                     return
-                reason = "the connection ended before the file did"
+                reason = "the connection ended before the file was complete"
             except (httpx.TooManyRedirects, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
                 raise HistobenchError(f"{file.name}: {error} ({_host(url)})") from error
             except httpx.HTTPError as error:
@@ -229,7 +229,8 @@ def transfer(
             furthest = max(furthest, have)
             if failures >= DOWNLOAD.attempts:
                 raise HistobenchError(
-                    f"{file.name}: {reason} ({_host(url)}); what has arrived is kept, run the command again"
+                    f"{file.name}: {reason} ({_host(url)}); the partial download is kept; "
+                    "run the command again"
                 )
             seconds = max(wait, pause * DOWNLOAD.pause(failures, jitter=1.0))
             _log.warning(
@@ -246,7 +247,7 @@ def _check_address(url: str, file: _Wanted) -> None:
     try:
         urlsplit(url), httpx.URL(url)
     except (ValueError, httpx.InvalidURL) as error:
-        raise HistobenchError(f"{file.name}: {url} is no address ({error})") from error
+        raise HistobenchError(f"{file.name}: {url} is not a valid address ({error})") from error
 
 
 def open_client(policy: RetryPolicy = DOWNLOAD) -> httpx.Client:
@@ -259,7 +260,7 @@ def open_client(policy: RetryPolicy = DOWNLOAD) -> httpx.Client:
     except (ValueError, OSError, httpx.InvalidURL) as error:
         # The proxies and certificates of the environment are read here.
         raise HistobenchError(
-            f"cannot connect: {error}; look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE"
+            f"cannot connect: {error}; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE"
         ) from error
 
 
@@ -289,7 +290,7 @@ def _stream(
         _check_status(answer, file, url)
         if answer.status_code == 206 and not _continues(answer, have, note):
             part.unlink(missing_ok=True)
-            raise _PassingError("the server sent another part than the one asked for")
+            raise _PassingError("the server sent a different part than requested")
         if answer.status_code != 206:
             have = 0
         packed = _packed(answer, file, url)
@@ -351,8 +352,8 @@ def _check_status(answer: httpx.Response, file: _Wanted, url: str) -> None:
         wait = retry_after(answer.headers) or 0.0
         if wait > DOWNLOAD.longest_retry_after:
             raise HistobenchError(
-                f"{file.name}: {_host(url)} answered {code} and asks to come back in {wait / 60:.0f} minutes;"
-                " what has arrived is kept, run the command again then"
+                f"{file.name}: {_host(url)} answered {code} and asked to retry in {wait / 60:.0f} minutes;"
+                " the partial download is kept; run the command again then"
             )
         raise _PassingError(f"the server answered {code}", wait)
     if code in (401, 403):
@@ -360,7 +361,7 @@ def _check_status(answer: httpx.Response, file: _Wanted, url: str) -> None:
         hint = f"; set {variables[0]} to a token that has access" if variables else ""
         raise HistobenchError(f"{file.name}: {_host(url)} refuses access ({code}){hint}")
     if code in (404, 410):
-        raise HistobenchError(f"{file.name}: not there any more ({code}): {url}")
+        raise HistobenchError(f"{file.name}: no longer available ({code}): {url}")
     if code not in (200, 206):
         raise HistobenchError(f"{file.name}: {_host(url)} answered {code}; nothing was kept")
 
@@ -377,7 +378,7 @@ def _packed(answer: httpx.Response, file: _Wanted, url: str) -> bool:
     if said <= _UNDONE and answer.status_code == 200:
         return True
     raise HistobenchError(
-        f"{file.name}: {_host(url)} sends it packed ({', '.join(sorted(said))}), which was not asked for;"
+        f"{file.name}: {_host(url)} sent it compressed ({', '.join(sorted(said))}), which was not asked for;"
         " nothing was kept"
     )
 
@@ -476,7 +477,7 @@ def _authorisation(url: str) -> dict[str, str]:
             # The line end of the file that a token was read from would be an illegal header.
             token = (token or "").strip()
             if not token.isascii():
-                raise HistobenchError(f"{' or '.join(variables)}: the token holds signs that no token has")
+                raise HistobenchError(f"{' or '.join(variables)}: the token contains invalid characters")
             return {"Authorization": f"Bearer {token}"} if token else {}
     return {}
 

@@ -337,7 +337,7 @@ def run(
         folder_path(chosen.output, "output")
     played = play(chosen, no_display)
     if played.outcome.failed:
-        raise HistobenchError(f"{played.outcome.why_incomplete}; what was played is in {played.output}")
+        raise HistobenchError(f"{played.outcome.why_incomplete}; finished episodes are in {played.output}")
     return AgentRuns(played.output, played.outcome)
 
 

@@ -87,7 +87,7 @@ def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any
     ]
     if with_umap:
         maps.append(
-            _drawn("umap", "UMAP", _umap(rows), "UMAP keeps neighbours together; distances mean little.")
+            _drawn("umap", "UMAP", _umap(rows), "UMAP keeps neighbors together; distances mean little.")
         )
     return {"image": packed(np.array(chosen)), "maps": maps}
 

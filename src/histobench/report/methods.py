@@ -7,6 +7,7 @@ from typing import Any
 
 from histobench.consult.findings import is_policy
 from histobench.core.version import __version__
+from histobench.mint.results.uncertainty import METHOD
 from histobench.report.agents import AgentRun
 from histobench.report.consult import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
@@ -171,11 +172,11 @@ def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
     chosen = f"k = {_and([str(k) for k in sorted(sizes)], 'or')}, " if sizes else "k chosen "
     return (
         f"Robustness to {columns} was measured on the images of all splits: the robustness index (share of "
-        "neighbours of the same class from another site among those that share either class or site; "
+        "neighbors of the same class from another site among those that share either class or site; "
         f"{chosen}by the balanced accuracy of the majority vote), the cross-site margin, the AUROC of a "
         "cross-validated logistic regression of the site, and balanced accuracy at sites left out of "
-        "training; neighbours and folds never shared a patient or slide where these were known, and "
-        "intervals are those of the jackknife over them (each left out as query and as neighbour)."
+        "training; neighbors and folds never shared a patient or slide where these were known, and "
+        "intervals are those of the jackknife over them (each left out as query and as neighbor)."
     )
 
 
@@ -194,8 +195,7 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
         f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
         f"histobench {__version__}.",
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
-        "95% confidence intervals of success rates are percentile bootstrap intervals over tasks (Wilson's "
-        "where there are fewer than 30)"
+        f"95% confidence intervals of success rates are those of {METHOD} within datasets"
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
     ]
     return " ".join(sentence for sentence in sentences if sentence)

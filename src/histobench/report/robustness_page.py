@@ -168,7 +168,7 @@ def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
                 }
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("left out: %s is no stress file (%r)", path.name, error)
+            log.warning("left out: %s is not a stress file (%r)", path.name, error)
     return found
 
 

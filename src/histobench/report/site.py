@@ -153,8 +153,8 @@ def check_apart(out: Path, results_dir: Path) -> None:
     check_not_replaced(out, results_dir)
     if out.resolve().is_relative_to(results_dir.resolve()):
         raise HistobenchError(
-            f"the site's folder {out} lies in the results ({results_dir}); choose a folder outside, "
-            "so that what is written is never taken for a result"
+            f"the site's folder {out} is inside the results folder ({results_dir}); "
+            "choose a folder outside it"
         )
 
 

@@ -100,7 +100,7 @@ class RoiTask:
 #: In the order of the pages.
 CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask(LINEAR_PROBE, "linear probing", by_default=True),
-    RoiTask("KNN", "k-nearest-neighbour classification", by_default=True),
+    RoiTask("KNN", "k-nearest-neighbor classification", by_default=True),
     RoiTask("Proto", "nearest class prototypes", by_default=True),
     RoiTask(FEW_SHOT, "few-shot classification", by_default=True),
     RoiTask(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True, trained=False),

@@ -146,5 +146,5 @@ def test_nothing_that_describes_an_agent_shows_a_password() -> None:
 
 
 def test_half_an_address_is_explained() -> None:
-    with pytest.raises(HistobenchError, match="no address"):
+    with pytest.raises(HistobenchError, match="not a valid address"):
         parse_agent("openai:m@http://[/v1")

@@ -129,4 +129,4 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
     pytest.importorskip("inspect_ai")
     (tmp_path / "x.eval").write_bytes(b"no log")
     assert main(["mint", "import", str(tmp_path / "x.eval"), "-o", str(tmp_path / "t.csv")]) == 2
-    assert "no log of Inspect" in capsys.readouterr().err
+    assert "not a readable Inspect log" in capsys.readouterr().err

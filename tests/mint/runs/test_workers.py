@@ -229,9 +229,9 @@ def test_jobs_that_are_queued_count_as_workers(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--workers", "3"], "--workers goes with --engine ray or slurm"),
+        (["--workers", "3"], "--workers needs --engine ray or slurm"),
         (["--engine", "ray", "--workers", "0"], "--workers must be a number from 1 to 1000"),
-        (["--slurm", "partition=x"], "--slurm goes with --engine slurm"),
+        (["--slurm", "partition=x"], "--slurm needs --engine slurm"),
         (["--engine", "slurm", "--slurm", "partition"], "expected key=value"),
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
     ],
@@ -251,7 +251,7 @@ def test_flags_that_cannot_be_are_one_line(
     [
         ({"agent": "human"}, "a human plays in one terminal"),
         ({"agent": "local:", "feedback": "human"}, "a human plays in one terminal"),
-        ({"batch": "hosted", "agent": "openai:m@http://127.0.0.1:1/v1"}, "`batch` goes with `engine` local"),
+        ({"batch": "hosted", "agent": "openai:m@http://127.0.0.1:1/v1"}, "`batch` needs `engine` local"),
         ({"agent": "openai:m@http://127.0.0.1:1/v1?subscription-key=secret"}, "an address with a key"),
     ],
 )

@@ -419,7 +419,7 @@ def test_runs_of_one_encoder_are_told_apart_by_what_differs(write_run: Write) ->
         (["--alpha", "2"], "--alpha must lie between 0 and 1"),
         (["--n_bootstrap", "1"], "--n_bootstrap must be at least 2"),
         (["--random_state", "-1"], "--random_state must not be negative"),
-        (["--encoders", ","], "--encoders names nothing"),
+        (["--encoders", ","], "--encoders is empty"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -71,7 +71,7 @@ def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> No
     assert shown[0].startswith("6 errors and 1 warning in ")
     assert shown[1:-1] == [f"error: {line}" for line in lines]
     assert lines[0] == f"{table}:8: {tmp_path / 'gone.png'} does not exist"
-    assert "broken.png: the image is damaged or cut short" in lines[1]
+    assert "broken.png: the image is damaged or truncated" in lines[1]
     assert lines[2].endswith("empty.jpg: the file is empty")
     assert lines[4] == f"{table}:12: leak.tif in train is the same image as 4.png in test ({table}:6)"
     assert "group 'p2' is in train and in test" in lines[5]
@@ -109,7 +109,7 @@ def test_train_and_val_may_share_with_a_warning_but_not_with_test(tmp_path: Path
 def test_one_image_with_two_labels_is_told(tmp_path: Path) -> None:
     name = tile(tmp_path, "a.png", 1)
     found = findings_of(tmp_path, [f"{name},A,test,p1", f"{name},B,test,p1"])
-    assert any("labelled B, but the same image is labelled A" in f.message for f in found.warnings)
+    assert any("labeled B, but the same image is labeled A" in f.message for f in found.warnings)
 
 
 def test_empty_classes_and_splits_are_found(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_empty_classes_and_splits_are_found(tmp_path: Path) -> None:
     found = findings_of(tmp_path, rows, ("A", "B", "C"))
     assert [(f.level, f.message) for f in found.of("empty class")] == [
         ("warning", "class 'A' (id 0) has no test images"),
-        ("error", "class 'B' (id 1) has no train images, but 1 in test: nothing can be learnt about it"),
+        ("error", "class 'B' (id 1) has no train images, but 1 in test: no model can learn it"),
         ("error", "class 'C' (id 2) has no images"),
     ]
     only_train = findings_of(tmp_path, rows[:1], ("A",))

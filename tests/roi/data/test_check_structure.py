@@ -47,7 +47,7 @@ def test_a_class_that_is_only_tested_is_an_error_before_the_work(
         tissue(number).save(tmp_path / f"{number}.png")
         rows.append(f"{number}.png,{label},{split},p{number}")
     (finding,) = check(tmp_path, rows).of("empty class")
-    assert (finding.level, "nothing can be learnt about it" in finding.message) == ("error", True)
+    assert (finding.level, "no model can learn it" in finding.message) == ("error", True)
     run = ["run", "--data", str(tmp_path / "t.csv"), "--models", "tiny-vl", "--results", str(tmp_path / "r")]
     assert main(run) == 2
     assert "class c has test images but no training images" in capsys.readouterr().err
@@ -112,5 +112,5 @@ def test_sizes_that_no_tissue_has_and_labels_that_are_fractions_are_warned_of(
         "strip.png is 5000 x 1 pixels",
     ]
     (label,) = (finding for finding in found.of("label") if finding.level == "warning")
-    assert "1.5: labels that are no whole numbers are taken as class names" in label.message
-    assert "no whole numbers (1.5)" in caplog.text
+    assert "1.5: labels that are not whole numbers are taken as class names" in label.message
+    assert "not whole numbers (1.5)" in caplog.text

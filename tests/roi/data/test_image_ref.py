@@ -62,7 +62,7 @@ def test_rows_of_arrays_are_pixels(tmp_path: Path) -> None:
         ("pixels.npy/5", "no member"),
         ("pixels.npy/-1", "no member"),
         ("floats.npy/0", "float64"),
-        ("short.npy/0", "cut short"),
+        ("short.npy/0", "truncated"),
         ("broken.zip/a", "cannot read the ZIP"),
     ],
 )

@@ -237,7 +237,7 @@ def test_weights_that_are_not_plain_numbers_are_refused(
 ) -> None:
     torch.save({**state, "norm.weight": state["norm.weight"].to(dtype)}, tmp_path / "weights.pth")
     name = str(dtype).removeprefix("torch.")
-    with pytest.raises(HistobenchError, match=rf"quantised or converted weights \(norm\.weight is {name}\)"):
+    with pytest.raises(HistobenchError, match=rf"quantized or converted weights \(norm\.weight is {name}\)"):
         load(tmp_path / "weights.pth")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import histobench as hb
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
@@ -156,7 +157,7 @@ def test_leaving_out_one_group_pools_its_predictions_into_one_test_set(tmp_path:
 
 def test_groups_that_are_known_for_a_part_only_are_refused(tmp_path: Path) -> None:
     request = request_of(tmp_path, "good", 3.0)
-    with pytest.raises(HistobenchError, match="some of the feature files only"):
+    with pytest.raises(HistobenchError, match="only some of the feature files"):
         evaluate_over_splits(replace(request, test=replace(request.test, groups=None)), Scheme(5, 2))
 
 
@@ -173,6 +174,42 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "over splits 2x3" in said
     (written,) = (tmp_path / "r" / "comparison").glob("splits_Proto_accuracy.json")
     assert [entry["name"] for entry in json.loads(written.read_text())[0]["entries"]] == ["good", "poor"]
+
+
+def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> None:
+    compared = hb.compare(results, splits=True, task="KNN", metric="accuracy")
+    pair = compared.frame().iloc[0]
+    ratios: list[float] = []
+    values: dict[str, dict[tuple[int, int], float]] = {"good": {}, "poor": {}}
+    for run in split_runs(results):
+        if run.task == "KNN":
+            split = run.info["split"]
+            values[run.identity.encoder][split["repeat"], split["fold"]] = run.metrics["accuracy"] or 0
+            ratios.append(split["num_test"] / split["num_train"])
+    apart = np.array([values["good"][key] - values["poor"][key] for key in values["good"]])
+    error = np.sqrt((1 / len(apart) + np.mean(ratios)) * apart.var(ddof=1))
+    assert pair["difference"] == pytest.approx(apart.mean())
+    assert pair["p"] == pytest.approx(2 * stats.t.sf(apart.mean() / error, len(apart) - 1))
+    assert compared.ranked()["encoder"].tolist() == ["good", "poor"]
+    assert "over splits 5x2" in repr(compared)
+    assert "good" in compared._repr_html_()
+    assert (
+        hb.open_results(results)
+        .compare(splits=True, task="KNN", metric="accuracy")
+        .frame()
+        .equals(compared.frame())
+    )
+    with pytest.raises(HistobenchError, match="`test` bootstrap is not for repeated folds"):
+        hb.compare(results, splits=True, task="KNN", test="bootstrap")
+
+
+@pytest.mark.slow
+def test_python_compares_leave_one_group_out_like_one_test_set(tmp_path: Path) -> None:
+    for encoder, skill in (("good", 3.0), ("poor", 1.2)):
+        evaluate_over_splits(request_of(tmp_path, encoder, skill), Scheme(1, 0))
+    compared = hb.compare(tmp_path, splits=True, task="KNN")
+    assert compared.over_splits == ()
+    assert compared.frame()["first"].tolist() == ["good"]
 
 
 def test_the_tables_are_written_without_nan(results: Path, tmp_path: Path) -> None:

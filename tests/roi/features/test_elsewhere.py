@@ -104,7 +104,7 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("no coords", "no coordinates, so its tiles cannot be told apart"),
+        ("no coords", "no coordinates, so its tiles cannot be identified"),
         ("short coords", "coordinates of shape"),
         ("same coords", "with the coordinates of another one"),
         ("nan", "NaN or infinite features in 1 rows"),

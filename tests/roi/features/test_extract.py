@@ -210,7 +210,7 @@ def test_bad_images_stop_the_run_and_all_of_them_are_named(
         message = str(caught.value)
         assert "train-1.jpg: the file does not exist" in message
         assert "list.csv:6" in message
-        assert "train-4.jpg: the image is damaged or cut short" in message
+        assert "train-4.jpg: the image is damaged or truncated" in message
         assert "test-22.jpg: not a PNG, JPEG or TIFF image" in message
         assert "`on_bad_image` skip" in message
     assert not (tmp_path / "out").exists()

@@ -98,7 +98,7 @@ def test_where_no_copy_can_be_made_images_are_read_where_they_are_and_why_is_sai
     monkeypatch.setattr(local_copies, "KEEP_FREE", 1 << 60)
     full = LocalCopies(str(tmp_path / "node"))
     assert full.refs(list(images), images) == images
-    assert full.reason.endswith("/stage: no room for a copy of the images")
+    assert full.reason.endswith("/stage: not enough disk space for a copy of the images")
     assert files(tmp_path / "node") == []
     monkeypatch.setattr(local_copies, "is_shared", lambda path: True)
     assert "is on a shared disk itself" in LocalCopies(str(tmp_path / "node")).reason

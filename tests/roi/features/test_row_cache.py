@@ -105,7 +105,7 @@ def test_an_intact_shard_survives_every_error_of_the_disk(
     ):
         with (
             faulty_disk.failing(shard, code),
-            pytest.raises(HistobenchError, match="left as it is; run again"),
+            pytest.raises(HistobenchError, match="the file was not changed; run again"),
         ):
             read()
     with faulty_disk.failing(cache.folder, code), pytest.raises(HistobenchError, match="left as it is"):

@@ -159,6 +159,16 @@ def test_what_cannot_be_found_is_told_at_once_and_all_together(
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_misspelled_dataset_is_named_by_its_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_images").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--data", "my_imagse", "--models", "random-vit"]) == 2
+    said = capsys.readouterr().err
+    assert said == "histobench run: error: --data my_imagse does not exist; did you mean my_images?\n"
+
+
 def test_a_dry_run_can_go_on_without_what_is_missing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,7 +240,7 @@ def test_another_checksum_is_accepted_knowingly_and_recorded(
     assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
-    assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    assert f"checksum and was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_files_by_form_come_from_a_mirror_too(
@@ -389,7 +389,7 @@ def test_a_disk_that_takes_nothing_is_one_line(
 
     _served("esca-tolkach", server, data_home, monkeypatch)
     monkeypatch.setattr(transfer, "_append", refuse)
-    with pytest.raises(HistobenchError, match=r"(disk is full|Read-only).*what has arrived is kept"):
+    with pytest.raises(HistobenchError, match=r"(disk is full|Read-only).*the partial download is kept"):
         get("esca-tolkach", pause=0.01)
 
 

@@ -119,7 +119,7 @@ def test_an_image_is_attacked_alike_whatever_the_others_are() -> None:
 
 def test_an_encoder_without_gradients_says_so() -> None:
     images, labels, noise, weights = made()
-    with pytest.raises(HistobenchError, match="no gradients"):
+    with pytest.raises(HistobenchError, match="does not pass gradients"):
         attacked(images, labels, lambda x: (x.flatten(1) @ weights.T).detach(), STRONG, noise=noise)
 
 

@@ -195,7 +195,7 @@ def test_groups_that_share_a_place_are_drawn_together() -> None:
     )
     measure = robustness_by(by_slide, "pair", CLASSES, QUICK).pack.measures["pair_top1"]
     assert measure.low is None
-    assert "hang together" in (measure.reason or "")
+    assert "connected through shared groups" in (measure.reason or "")
 
 
 def changed(features: FeatureSet, sites: dict[str, tuple[str, ...]]) -> FeatureSet:

@@ -207,7 +207,7 @@ def test_what_a_unit_left_is_believed_only_while_it_is_whole(
     assert_same(local, plan.results)
     (cell,) = (cell for cell in status_of(plan.results).cells if cell.encoder == "(hash)")
     assert dict(cell.states) == {"done": 3, "failed": 1}  # and preparing the dataset has done its work
-    assert "is damaged; begin a new run" in cell.reasons[0]
+    assert "is damaged; start a new run" in cell.reasons[0]
     run_benchmark(plan, engine=hands(4))  # which writes the list anew
     assert dict(status_of(plan.results).cells[0].states) == {"done": 4}
 

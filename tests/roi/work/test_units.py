@@ -209,7 +209,7 @@ def test_without_room_for_copies_images_are_read_where_they_are_and_the_status_s
     run_benchmark(staged, engine=TwoWorkers())
     assert_same(local, plan.results)
     (reason,) = status_of(plan.results).not_staged
-    assert reason.endswith("stage: no room for a copy of the images")
+    assert reason.endswith("stage: not enough disk space for a copy of the images")
 
 
 @pytest.mark.slow
@@ -400,9 +400,9 @@ def test_the_status_and_its_mistakes_are_readable(
     said = capsys.readouterr().out
     assert "(--engine local): 10 done" in said
     assert main(["run", str(tmp_path / "plan.yaml"), "--slurm", "partition=a"]) == 2
-    assert "--slurm goes with --engine slurm" in capsys.readouterr().err
+    assert "--slurm needs --engine slurm" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--no-cache"]) == 2
-    assert "--no-cache goes with --engine local" in capsys.readouterr().err
+    assert "--no-cache needs --engine local" in capsys.readouterr().err
     ray = ["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--ray-address", "127.0.0.1:9"]
     if importlib.util.find_spec("ray") is not None:
         assert main(ray) == 2
@@ -549,7 +549,7 @@ def test_copies_of_a_dataset_that_others_finish_are_removed_later(
 @pytest.mark.parametrize("line", ["null", "3", '"text"', "[]", "{}", "{"])
 def test_a_line_that_is_no_unit_is_told_in_one_sentence(tmp_path: Path, line: str) -> None:
     (tmp_path / "units.jsonl").write_text(f"{line}\n")
-    with pytest.raises(HistobenchError, match="is no list of units"):
+    with pytest.raises(HistobenchError, match="is not a list of units"):
         read_lines(tmp_path / "units.jsonl")
 
 
@@ -570,7 +570,7 @@ echo $((71 + n))
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     folder = RunFolder.create(tmp_path / "results", {"engine": "slurm"}, [Unit("prepare", "d", "")])
-    told = "what was queued before it is cancelled" if cancels else "cancel the others: scancel 71 72"
+    told = "what was queued before it is canceled" if cancels else "cancel the others: scancel 71 72"
     line = rf"QOSMaxSubmitJobPerUserLimit \(the job evaluate with 1 tasks\); {told}$"
     with pytest.raises(HistobenchError, match=line):
         SlurmEngine({}, {}).run(folder, Display())

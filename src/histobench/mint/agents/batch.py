@@ -160,7 +160,7 @@ class BatchEndpoint(Endpoint):
         answer: Future[Completion] = Future()
         with self._changed:
             if self._ended:
-                raise ProviderError("the request was broken off")
+                raise ProviderError("the request was interrupted")
             self._waiting.append((question, answer))
             self._last = time.monotonic()
             if self._thread is None:
@@ -177,7 +177,7 @@ class BatchEndpoint(Endpoint):
             waiting, self._waiting = self._waiting, []
             self._changed.notify_all()
         for _, answer in waiting:
-            answer.set_exception(ProviderError("the request was broken off"))
+            answer.set_exception(ProviderError("the request was interrupted"))
         super().stop()
 
     def close(self) -> None:

@@ -219,7 +219,7 @@ class Endpoint:
             pause = self._retry.pause(failures)
             if wait is not None:
                 if wait > self._retry.longest_retry_after:
-                    raise ProviderError(f"{host.place}: wants to be left alone for {wait:.0f} s: {problem}")
+                    raise ProviderError(f"{host.place}: asked to retry after {wait:.0f} s: {problem}")
                 host.close_for(wait)
             if len(self._hosts) > 1:  # another may do better at once
                 host.close_for(pause)
@@ -427,7 +427,7 @@ class EventLoopThread:
         try:
             return future.result()
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
-            raise ProviderError("the request was broken off") from None
+            raise ProviderError("the request was interrupted") from None
         except BaseException:
             future.cancel()
             raise

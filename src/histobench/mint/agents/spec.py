@@ -12,7 +12,8 @@ from histobench.core.address import has_credentials, split_address, without_cred
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.redaction import redact, remember_credentials, remember_secret
 
-#: kind -> (default address, environment variables of its key)
+#: Add a provider here: kind -> (default address, environment variables of its key). A new request format is a
+#: class in `providers`.
 PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "openai": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
     "responses": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
@@ -130,13 +131,13 @@ def parse_agent(text: str) -> AgentSpec:
     for url in (base_url, *others):
         if not _is_address(url):
             raise HistobenchError(
-                f"{without_credentials(url)!r} is no address; write {kind}:MODEL@http://host/v1"
+                f"{without_credentials(url)!r} is not a valid address; write {kind}:MODEL@http://host/v1"
             )
         remember_credentials(url)
         if re.search(r"[/?#]", split_address(url).user):
             raise HistobenchError(
-                f"the password in {without_credentials(url)} holds a sign of addresses; write %2F for /, "
-                "%3F for ?, %23 for #, %40 for @"
+                f"the password in {without_credentials(url)} contains a character that is special in "
+                "addresses; write %2F for /, %3F for ?, %23 for #, %40 for @"
             )
     return AgentSpec(kind, model, base_url, tuple(others))
 
@@ -145,7 +146,7 @@ def _key(variable: str) -> str | None:
     """The key in a variable. One that no header can carry is refused here, where no message repeats it."""
     key = os.environ.get(variable, "").strip()  # a key from a file often brings a line end along
     if not (key.isascii() and key.isprintable()):
-        raise HistobenchError(f"{variable} holds characters that are in no key; copy it again")
+        raise HistobenchError(f"{variable} contains characters that no key has; copy it again")
     if key:
         remember_secret(key)
     return key or None

@@ -62,7 +62,7 @@ def goal_type(game_id: str) -> str:
     for beginning, name in GOAL_TYPES.items():
         if game_id.startswith(beginning):
             return name
-    raise HistobenchError(f"{game_id!r} is no ALFWorld game: its name begins like none of the goal types")
+    raise HistobenchError(f"{game_id!r} is not an ALFWorld game: its name begins like none of the goal types")
 
 
 def read_games(folder: str | Path) -> list[GameFile]:

@@ -145,7 +145,7 @@ def shared_simulator() -> Simulator:
 # Whether the simulator's engine is installed; it is optional.
 
 PACKAGES = ("textworld", "fast_downward", "alfworld", "tatsu", "jericho", "hashids", "mementos", "termcolor")
-INSTALL = "run: make alfworld (or scripts/alfworld/install.sh PYTHON)"
+INSTALL = "make alfworld (or scripts/alfworld/install.sh PYTHON)"
 
 
 def missing_packages() -> list[str]:
@@ -158,7 +158,7 @@ def check() -> None:
     missing = missing_packages()
     if missing:
         raise HistobenchError(
-            f"the ALFWorld engine is not installed ({', '.join(missing)} missing); {INSTALL}"
+            f"the ALFWorld engine is not installed ({', '.join(missing)} missing); run: {INSTALL}"
         )
 
 

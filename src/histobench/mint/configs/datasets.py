@@ -32,7 +32,7 @@ def plugin_tools() -> dict[str, type[Tool]]:
     found: dict[str, type[Tool]] = {}
     for entry, loaded in _loaded(TOOLS):
         if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
-            raise HistobenchError(f"entry point {entry!r} of {TOOLS} is no Tool class: {loaded!r}")
+            raise HistobenchError(f"entry point {entry!r} of {TOOLS} is not a Tool class: {loaded!r}")
         if loaded.name in found:
             other = found[loaded.name].__module__
             raise HistobenchError(f"two tools are called {loaded.name!r}: in {other} and {loaded.__module__}")
@@ -48,7 +48,7 @@ def plugin_tasks() -> dict[str, type[Task]]:
     found: dict[str, type[Task]] = {}
     for entry, loaded in _loaded(TASKS):
         if not (isinstance(loaded, type) and issubclass(loaded, Task)):
-            raise HistobenchError(f"entry point {entry!r} of {TASKS} is no Task class: {loaded!r}")
+            raise HistobenchError(f"entry point {entry!r} of {TASKS} is not a Task class: {loaded!r}")
         found[entry] = loaded
     return found
 

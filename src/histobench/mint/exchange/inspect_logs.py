@@ -66,7 +66,7 @@ def import_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
         budget = max((outcome.k for outcome in outcomes), default=1)  # one for the log: it tells of none
         yield from (replace(outcome, k=budget) for outcome in outcomes)
     except (OSError, ValueError, KeyError) as error:
-        raise HistobenchError(f"{path} is no log of Inspect that can be read ({error!r})") from error
+        raise HistobenchError(f"{path} is not a readable Inspect log ({error!r})") from error
 
 
 def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:

@@ -49,7 +49,7 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
                 family=sample.metadata["family"],
             )
     except (OSError, ValueError, KeyError) as error:
-        raise HistobenchError(f"{path} is no log of {TASK} that can be read ({error!r})") from error
+        raise HistobenchError(f"{path} is not a readable log of {TASK} ({error!r})") from error
 
 
 def _feedback(header: EvalSpec) -> tuple[str, str]:

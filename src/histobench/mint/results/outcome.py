@@ -109,7 +109,7 @@ def parse_failures(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in OUTCOMES or name == SOLVED:
             raise HistobenchError(
-                f"{name!r} is no outcome that can count; {did_you_mean(name, OUTCOMES[1:])}"
+                f"{name!r} is not an outcome that can be counted; {did_you_mean(name, OUTCOMES[1:])}"
             )
     return names
 
@@ -133,7 +133,7 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
                 except KeyError as error:
                     columns = ", ".join(map(str, row))
                     raise HistobenchError(
-                        f"{path} is no table of outcomes: it has no column {error}; it has: {columns}"
+                        f"{path} is not a table of outcomes: it has no column {error}; it has: {columns}"
                     ) from error
                 except (ValueError, TypeError) as error:
                     raise HistobenchError(f"{path}:{number}: not an outcome ({error})") from error

@@ -104,9 +104,9 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         record = parse_json(line)
     except ValueError as error:
-        raise HistobenchError(f"{path}:{number}: not a JSON object ({error}); move the line away") from error
+        raise HistobenchError(f"{path}:{number}: not a JSON object ({error}); remove the line") from error
     if not isinstance(record, dict):
-        raise HistobenchError(f"{path}:{number}: not a JSON object; move the line away")
+        raise HistobenchError(f"{path}:{number}: not a JSON object; remove the line")
     return record
 
 
@@ -192,7 +192,7 @@ class CellStore:
                 task_id, success = str(record["task"]["task_id"]), bool(record["state"]["success"])
             except (KeyError, TypeError) as error:
                 raise HistobenchError(
-                    f"{self._results.path} holds a line that is no episode ({error!r})"
+                    f"{self._results.path} contains a line that is not an episode ({error!r})"
                 ) from error
             if task_id in finished:
                 raise HistobenchError(f"{self._results.path} holds the task {task_id} twice; remove one line")

@@ -79,8 +79,8 @@ class RunOptions:
         group=_WRITING,
     )
     constrain: bool = option(
-        "make every message a well-formed action: by a grammar (local: and llama.cpp servers), or with "
-        "--calls native by requiring a function call",
+        "force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), or "
+        "with --calls native by requiring a function call",
         default=False,
         group=_WRITING,
     )

@@ -151,7 +151,7 @@ def _check_portable(options: RunOptions, cells: Sequence[PlannedCell], expert: s
     `expert` is one that is written down whether a cell has it or not.
     """
     if options.batch:
-        raise HistobenchError("`batch` goes with `engine` local: a batch is the work of one process")
+        raise HistobenchError("`batch` needs `engine` local: a batch is the work of one process")
     experts = [cell.expert.spec for cell in cells if cell.expert is not None]
     asked = [*(cell.agent for cell in cells), *(spec for spec in experts if spec is not None)]
     if expert:

@@ -263,7 +263,7 @@ class _Progress:
             self._in_a_row += 1
             self._checker_errors += outcome == "checker_error"
             if self._checker_errors >= CHECKER_ERRORS:
-                self.stop(f"{self._checker_errors} times {error}; mend the checker", broken_off=True)
+                self.stop(f"{self._checker_errors} times {error}; fix the checker", broken_off=True)
             elif isinstance(error, ProviderError) and error.hopeless:
                 self.stop(str(error), broken_off=True)
             elif self._in_a_row >= self._give_up_after:

@@ -229,7 +229,7 @@ def why_no_interval(metric: str, units: SamplingUnits) -> str | None:
     if facts.kind == "calibration":
         return NO_CALIBRATION_INTERVAL
     if units.n_units < 2:
-        return "a single unit tells nothing about the spread"
+        return "one unit does not show the spread"
     few = units.too_few(by_class=label is not None or not facts.by_size, label=label)
     if few is not None:
         return few

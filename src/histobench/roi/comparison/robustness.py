@@ -97,7 +97,7 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     notes = [
         _pairs_note(first, intervals)
         if table.column == PAIR_COLUMN
-        else f"{counted}; {intervals}; more is better except for site AUROC (.5: the site cannot be read)",
+        else f"{counted}; {intervals}; more is better except for site AUROC (.5: site not visible)",
         *dict.fromkeys(
             text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
         ),

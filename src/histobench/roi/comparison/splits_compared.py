@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
-from histobench.roi.comparison.comparison import CompareSettings, settings_for
+from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.episode_table import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
@@ -35,6 +35,7 @@ from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, h
 Floats = NDArray[np.float64]
 Key = tuple[int, int]  # repeat and fold
 TEST = "corrected-t"  # Nadeau and Bengio's corrected resampled t
+_TEST = "corrected resampled t test (Nadeau and Bengio)"
 #: What the corrected t test needs to hold its level, as far as known; a table says what it lacks.
 FEWEST_SPLITS = 10
 LARGEST_TEST_TO_TRAIN = 0.5
@@ -85,6 +86,24 @@ class SplitTable:
     entries: tuple[SplitEntry, ...]
     pairs: tuple[SplitPair, ...]
     notes: tuple[str, ...] = ()
+
+
+def compare_split_runs(
+    runs: Sequence[StoredRun], settings: CompareSettings
+) -> tuple[list[SplitTable], Comparison | None]:
+    """Runs of one task and setting over splits (see `split_runs`): repeated folds, and leave-one-group-out.
+
+    Folds are compared by the corrected resampled t test; the pooled predictions of leave-one-group-out like
+    any other test set.
+    """
+    whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
+    single = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
+    if whole and settings.test != "auto":
+        raise HistobenchError(
+            f"`test` {settings.test} is not for repeated folds, which have the {_TEST}; leave `test` out"
+        )
+    tables = compare_splits(whole, metric=settings.metric, alpha=settings.alpha) if whole else []
+    return tables, compare_runs(pooled_runs(single), settings) if single else None
 
 
 def compare_splits(
@@ -247,8 +266,6 @@ def _number(value: float | None) -> float:
 
 # Comparisons over splits as text, CSV, Markdown and JSON.
 
-_TEST = "corrected resampled t test (Nadeau and Bengio)"
-
 
 def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
     """Encoders best first: mean over splits, their spread, ranks, and the difference to the best."""
@@ -276,7 +293,7 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
     p = (f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
     how = (
         f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
-        "times the training images; ranks: mean, and where the middle 95 % lie"
+        "times the training images; ranks: mean, and the middle 95 %"
     )
     return Grid(
         title=f"{table.dataset}: {table.task}{setting}, {table.metric}, over splits {table.scheme}",
@@ -374,7 +391,7 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
         )
     if len(runs) < expected:
         raise HistobenchError(
-            f"{first.identity.encoder}: {len(runs)} of {expected} groups were evaluated; run it to its end"
+            f"{first.identity.encoder}: {len(runs)} of {expected} groups were evaluated; finish the run first"
         )
     every = [run.predictions for run in runs]
     width = max(part.probabilities.shape[1] for part in every)

@@ -274,4 +274,4 @@ def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
     ]
     if other:
         return f"intervals exist with {', '.join(other)}; `force` computes them again"
-    return "the same intervals exist already"
+    return "the same intervals already exist"

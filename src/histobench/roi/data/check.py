@@ -376,11 +376,11 @@ def _label_findings(dataset: RoiDataset) -> Iterable[Finding]:
             message = f"class {name!r} (id {label}) has no {split} images"
             unlearnt = split == "train" and bool(counts["test", label])
             if unlearnt:
-                message += f", but {counts['test', label]} in test: nothing can be learnt about it"
+                message += f", but {counts['test', label]} in test: no model can learn it"
             yield Finding("error" if unlearnt else "warning", "empty class", dataset.name, message)
     fractions = [name for name in dataset.classes if is_fraction(name)]
     if fractions:
-        message = f"{', '.join(fractions[:5])}: labels that are no whole numbers are taken as class names"
+        message = f"{', '.join(fractions[:5])}: labels that are not whole numbers are taken as class names"
         yield Finding("warning", "label", dataset.name, message)
 
 
@@ -439,7 +439,7 @@ def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) ->
         content = contents[image.path]
         short, long = min(content.size), max(content.size)
         if content.error is None and (short < _SHORTEST_SIDE or long > _LONGEST_STRIP * short):
-            message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: no field of tissue?"
+            message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: is this a tissue tile?"
             odd.append(Finding("warning", "unusual image", image.origin, message))
         elif content.error is None and short * long > _MOST_PIXELS:
             message = (
@@ -484,7 +484,7 @@ def _copies(dataset: RoiDataset, members: list[tuple[str, RoiImage]]) -> Iterabl
     for _, image in members[1:]:
         if image.label != first.label:
             one, two = (_class_name(dataset, label) for label in (image.label, first.label))
-            message = f"{image.name} is labelled {one}, but the same image is labelled {two} ({first.origin})"
+            message = f"{image.name} is labeled {one}, but the same image is labeled {two} ({first.origin})"
             yield Finding("warning", "double image", image.origin, message)
 
 

@@ -134,7 +134,7 @@ def classes_of(texts: Sequence[str], *, column: str = "label") -> tuple[str, ...
         names = tuple(sorted(set(texts)))
         if any(map(is_fraction, names)):
             some = ", ".join(name for name in names if is_fraction(name))[:60]
-            log.warning("labels that are no whole numbers (%s) are taken as class names", some)
+            log.warning("labels that are not whole numbers (%s) are taken as class names", some)
         return names
     if max(ids) > _LARGEST_ID:
         raise HistobenchError(

@@ -124,7 +124,7 @@ def _say_once(label: str, note: str) -> None:
     kind = note.partition(";")[0]
     if kind not in _once_said():
         _once_said().add(kind)
-        log.warning("%s: %s (said once; others may be alike)", label, note)
+        log.warning("%s: %s (shown once; other images may be affected)", label, note)
 
 
 def _check_pixels(width: int, height: int) -> None:
@@ -321,4 +321,4 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return str(error.strerror)  # of the file itself; decoders raise errors without a file
     detail = " ".join(str(error).split()) or type(error).__name__
-    return f"the image is damaged or cut short ({detail})"
+    return f"the image is damaged or truncated ({detail})"

@@ -268,7 +268,7 @@ def _rows(
         )
     rows = Rows(offset, shape[0], shape[1], shape[2])
     if offset + rows.images * rows.size > file_size:
-        raise HistobenchError(f"{file} is cut short: {rows.images:,} images do not fit into it")
+        raise HistobenchError(f"{file} is truncated: {rows.images:,} images do not fit into it")
     return rows
 
 

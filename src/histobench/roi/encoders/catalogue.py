@@ -36,7 +36,7 @@ def rows(specs: Iterable[EncoderSpec], weights: str | None = None) -> list[dict[
 def markdown_table(specs: Iterable[EncoderSpec]) -> str:
     """The table of docs/reference/encoders.md, in the order of the zoo."""
     lines = [
-        "| name | encoder | dim | params | GFLOPs | px | zero-shot | other outputs | access | licence |",
+        "| name | encoder | dim | params | GFLOPs | px | zero-shot | other outputs | access | license |",
         "|---|---|---:|---:|---:|---:|---|---|---|---|",
     ]
     for spec in specs:
@@ -99,9 +99,9 @@ def weights_steps(spec: EncoderSpec) -> list[str]:
     """What a user does to have the weights, as commands where there are any."""
     source = spec.source
     if source.kind == "seed":
-        return ["nothing: its weights are random numbers from a fixed seed"]
+        return ["no download: the weights are random numbers from a fixed seed"]
     if source.kind in ("package", "project"):
-        return ["nothing: they are installed with histobench"]
+        return ["no download: they are installed with histobench"]
     table = f'or give a path in model_utils/model_weights.json: {{"{spec.name}": "/path/to/file"}}'
     if source.kind == "url":
         return [f"they are downloaded on first use from {source.url}", table]

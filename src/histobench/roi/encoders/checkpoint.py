@@ -72,7 +72,7 @@ STRANGERS = (
     (b"<html", "a web page, not the weights (a login or error page?): download the file again"),
     (b"<?xml", "an XML answer of a server, not the weights: download the file again"),
     (b"\x89hdf", "an HDF5 (Keras) file; give the PyTorch weights"),
-    (b"gguf", "a GGUF file, quantised for language models; give the PyTorch weights"),
+    (b"gguf", "a GGUF file, quantized for language models; give the PyTorch weights"),
     (b"\x1f\x8b", "a gzip archive; unpack it and give the checkpoint inside"),
     (b"7z\xbc\xaf", "a 7z archive; unpack it and give the checkpoint inside"),
     (b"{", "a JSON text, not weights; give the checkpoint itself (or the .index.json of a sharded one)"),
@@ -192,7 +192,7 @@ def load_strictly(
     ]
     if coarse:
         raise HistobenchError(
-            f"{where}: these are quantised or converted weights ({', '.join(coarse[:SHOWN])}"
+            f"{where}: these are quantized or converted weights ({', '.join(coarse[:SHOWN])}"
             f"{', ...' if len(coarse) > SHOWN else ''}); give the checkpoint in floating point"
         )
     network.load_state_dict({name: fitted[name] for name in expected}, strict=True)

@@ -92,7 +92,7 @@ def _torch() -> list[CheckupResult]:
                 "WARN",
                 "gpu",
                 "none found; large encoders take seconds per image on the CPU",
-                "small ones are fine: efficientnet-lite0, kaiko-vits16, tiny-vl",
+                "use a GPU, or small encoders: efficientnet-lite0, kaiko-vits16, tiny-vl",
             )
         )
     return findings

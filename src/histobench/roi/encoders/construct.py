@@ -108,7 +108,7 @@ def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
 
 def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
     """What a configuration file states otherwise than the entry; a file that is none is an error."""
-    advice = "fetch it again, or take it away if it does not belong to the checkpoint beside it"
+    advice = "download it again, or delete it if it does not belong to the checkpoint next to it"
     try:
         config = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
     except (OSError, ValueError, RecursionError) as error:

@@ -116,8 +116,8 @@ def split_alias(name: str) -> tuple[str, str]:
         return "", name
     if not ALIAS.fullmatch(alias):
         raise HistobenchError(
-            f"{name}: {alias!r} cannot be the name of an encoder: it begins with a letter or digit and holds "
-            f"no other signs than . _ + -; write for instance own={target}"
+            f"{name}: {alias!r} cannot be the name of an encoder: it must start with a letter or digit and "
+            f"may contain only letters, digits and . _ + -; write for instance own={target}"
         )
     return alias, target
 

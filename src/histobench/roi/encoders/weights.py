@@ -219,7 +219,7 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
         shown = next((name for name in strange if [name.lower()] == near), strange[0])
         raise HistobenchError(
             f"{table} has no entry for {names[0]} (looked for: {', '.join(dict.fromkeys(names))}), but one "
-            f'for {shown!r}, which is no encoder; correct its name, or add "{names[0]}": "" to download it'
+            f'for {shown!r}, which is not an encoder; correct it, or add "{names[0]}": "" to download it'
         )
 
 

@@ -62,8 +62,8 @@ def everything(request: EvaluationRequest) -> FeatureSet:
     pool = merged(merged(request.train, request.val), request.test)
     if (request.train.groups is None) != (request.test.groups is None):
         raise HistobenchError(
-            "groups (patients, slides) are known for some of the feature files only: splits could tear them "
-            "apart; extract all of them from data with groups"
+            "groups (patients, slides) are known for only some of the feature files: a split could divide "
+            "a group; extract all of them from data with groups"
         )
     parts = (part for part in (request.train, request.val, request.test) if part is not None)
     return replace(pool, metadata={**pool.metadata, "fingerprint": fingerprint_of(*parts)})

@@ -75,7 +75,7 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
     assert train is not None
     if val is None and np.bincount(train.pooled.labels.numpy()).max() < 2:
         raise TaskSkippedError(
-            "every class has one training patient, so that none can be held out; give a validation set"
+            "every class has one training patient, so none can be held out; give a validation set"
         )
     patients = replace(
         tiles,

@@ -397,7 +397,7 @@ def _prototype_without(
 def _groups(features: FeatureSet, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Groups as numbers; an image without one is a group of its own."""
     if features.groups is None:
-        told = "no groups are given: neighbours may be of the same patient, and intervals are over images"
+        told = "no groups are given: neighbors may be of the same patient, and intervals are over images"
         return np.arange(len(rows)), (told,)
     names = [f"g{features.groups[row]}" if features.groups[row] else f"i{row}" for row in rows]
     _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)

@@ -126,7 +126,7 @@ def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None)
         if count > 1:
             raise _bad(
                 file,
-                f"has {count} tiles and no coordinates, so its tiles cannot be told apart; give the .h5 "
+                f"has {count} tiles and no coordinates, so its tiles cannot be identified; give the .h5 "
                 "files, which have `coords` (of CLAM: the folder h5_files)",
             )
         return (slide,) * count

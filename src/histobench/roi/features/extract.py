@@ -367,7 +367,7 @@ class _Run:
     def _kept(self, tracks: Sequence[Track], inventory: HashInventory) -> str:
         """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
-            return "nothing is kept without the cache"
+            return "without the cache, nothing is kept"
         told = []
         for track in tracks:
             track.cache.refresh()

@@ -218,9 +218,9 @@ def plain_tensors(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         if foreign := _foreign_globals(path, error):
             raise _bad(path, f"refused: it holds more than plain arrays ({foreign[0]})") from error
-        raise _bad(path, "is damaged or is no feature file; extract the features again") from error
+        raise _bad(path, "is damaged or is not a feature file; extract the features again") from error
     except Exception as error:  # truncated archives raise many kinds: RuntimeError, EOFError, KeyError, ...
-        raise _bad(path, "is damaged or cut short; extract the features again") from error
+        raise _bad(path, "is damaged or truncated; extract the features again") from error
 
 
 def _foreign_globals(path: Path, refusal: Exception) -> list[str]:

@@ -1,4 +1,7 @@
-"""Every metric with what the rest of histobench must know about it; the formulas are in `formulas`."""
+"""Every metric: name, description, direction and how its interval is computed.
+
+To add a metric, add a record to `CATALOGUE` here and its value to the function of its kind in `formulas`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Kind = Literal["labels", "auroc", "auprc", "loss", "calibration", "target"]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. What it says nothing about is as for most."""
+    """One metric; the defaults are those of most metrics."""
 
     name: str
     description: str
@@ -77,7 +80,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("mce", "largest calibration error of a bin", "calibration", lower_is_better=True,
            rare_class_limits=False),
 )  # fmt: skip
-#: Of a single class: those of the catalogue by the same names, and the area that has no macro form by it.
+#: Metrics of one class that the catalogue does not name.
 _OF_CLASSES = (Metric("auprc", "area under the precision-recall curve of the class", "auprc"),)
 #: Of targets that are not classes.
 OF_TARGETS: tuple[Metric, ...] = (

@@ -94,7 +94,7 @@ def collect(
     try:
         done = _report(outcome, n_bootstrap, over_splits, say, heading)
         if done.summary is None:
-            folder.fail(last, "there are no results to be reported", state=BLOCKED)
+            folder.fail(last, "there are no results to report", state=BLOCKED)
         else:
             made = (done.summary, outcome.results / TIDY_FILE)
             folder.finish(last, files=[path for path in made if path.exists()])

@@ -142,7 +142,7 @@ def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
             continue
         note = folder.output(unit.id)
         if note is None:
-            _add(outcome.failures, EncoderFailure(unit.job, "it was not done; run again"))
+            _add(outcome.failures, EncoderFailure(unit.job, "not finished; run again"))
         elif note["state"] == FAILED and unit.kind in ("features", "evaluate", "splits"):
             place = ": splits" if unit.kind == "splits" else ""
             _add(outcome.failures, EncoderFailure(f"{note['job']}{place}", note["reason"]))
@@ -185,12 +185,12 @@ def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:
 def _last_run(plan: Plan, values: dict[str, object]) -> RunFolder:
     folder = RunFolder.latest(plan.results)
     if folder is None:
-        raise HistobenchError(f"there is no run in {plan.results} that could go on; leave out `retry_failed`")
+        raise HistobenchError(f"there is no run in {plan.results} to continue; leave out `retry_failed`")
     differing = differences(values, folder.plan)
     if differing:
         raise HistobenchError(
             f"the last run in {plan.results} was of another plan ({', '.join(differing)} differ): leave out "
-            "`retry_failed`; what was done is not done again"
+            "`retry_failed`; finished work is not repeated"
         )
     folder.forget_failures()
     return folder

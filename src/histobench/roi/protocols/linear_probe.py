@@ -125,7 +125,7 @@ def regularised_probe(
             said["warnings"] = [
                 f"the optimum of the linear probe is W = 0: with {train.shape[1]} dimensions the penalty "
                 "outweighs the data, every image gets the class frequencies, and the numbers say nothing "
-                "about the encoder; the preset sklearn chooses its penalty"
+                "about the encoder; use the preset sklearn, which chooses the penalty"
             ]
     return _spread(columns.numpy(), present.cpu().numpy(), n_classes, said)
 

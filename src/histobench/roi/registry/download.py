@@ -170,7 +170,9 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
                 f"{file.name} is damaged ({damage}); it is now {aside}; run again to fetch it"
             )
         discard(path)
-        raise HistobenchError(f"{file.name}: what came is damaged ({damage}){_fate(path, keep=keep)}")
+        raise HistobenchError(
+            f"{file.name}: the downloaded file is damaged ({damage}){_fate(path, keep=keep)}"
+        )
     what = (
         "empty"
         if not beginning
@@ -179,7 +181,7 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
         else f"no {Path(file.name).suffix} file"
     )
     _discard(path, keep=keep)
-    raise HistobenchError(f"{file.name}: what came is {what}{_fate(path, keep=keep)}")
+    raise HistobenchError(f"{file.name}: the downloaded file is {what}{_fate(path, keep=keep)}")
 
 
 def _damage(path: Path, suffix: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -217,7 +218,12 @@ def find(name: str) -> tuple[PublicDataset, str | None]:
 def not_found(text: str) -> str:
     """What to say of a source that is neither a file nor a public dataset."""
     shown = text if len(text) <= 300 else f"{text[:300]}..."
-    hint = did_you_mean(text[:300], all_datasets())
+    parent = Path(text[:300]).parent
+    try:
+        beside = [str(parent / entry.name) for entry in parent.iterdir() if not entry.name.startswith(".")]
+    except (OSError, ValueError):
+        beside = []
+    hint = did_you_mean(text[:300], [*all_datasets(), *beside])
     if hint.startswith("did you mean"):
         return f"{shown} does not exist; {hint}"
     return (

@@ -80,7 +80,7 @@ def get(
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise HistobenchError(
-            f"{entry.name}: {error.filename or folder}: {reason or error}; what has arrived is kept"
+            f"{entry.name}: {error.filename or folder}: {reason or error}; the partial download is kept"
         ) from error
     if to is not None:
         write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
@@ -240,7 +240,7 @@ def _count_notes(entry: PublicDataset, rows: Sequence[Row]) -> list[str]:
             continue
         message = f"{entry.name}: {found[name]:,} images ({name}), but {wanted:,} are published"
         if entry.counts_confidence != "C":
-            raise HistobenchError(f"{message}; is the archive another version, or cut short?")
+            raise HistobenchError(f"{message}; is the archive a different version, or truncated?")
         notes.append(f"{message}; that number is not confirmed")
     absent = [label for label in entry.classes if not any(row.label == label for row in rows)]
     if absent:
@@ -250,7 +250,7 @@ def _count_notes(entry: PublicDataset, rows: Sequence[Row]) -> list[str]:
 
 def _checksum_notes(fetched: Sequence[Fetched]) -> list[str]:
     return [
-        f"{item.path.name} has another checksum than published, which was accepted: sha256 {item.sha256}"
+        f"{item.path.name} differs from the published checksum and was accepted: sha256 {item.sha256}"
         if item.accepted
         else f"no checksum of {item.path.name} is published; here it has sha256 {item.sha256}"
         for item in fetched

@@ -97,11 +97,11 @@ def _dataset(box: h5py.File, key: str, file: Path) -> h5py.Dataset:
     link = box.get(key, getlink=True)
     found = None if link is None or isinstance(link, h5py.ExternalLink) else box[key]
     if not isinstance(found, h5py.Dataset):
-        raise HistobenchError(f"{file.name} has no dataset {key!r} of its own")
+        raise HistobenchError(f"{file.name} has no dataset {key!r} in the file itself")
     if found.is_virtual or found.external:
         raise HistobenchError(f"{file.name}: the values of {key!r} are in another file; refused")
     if found.dtype.kind not in "uifb":
-        raise HistobenchError(f"{file.name}: {key!r} holds {found.dtype}, no numbers")
+        raise HistobenchError(f"{file.name}: {key!r} holds {found.dtype}, not numbers")
     if found.nbytes > MOST_GROWTH * file.stat().st_size + GROWTH_FREE:
         raise HistobenchError(
             f"{file.name} unpacks to more than {MOST_GROWTH} times its size; refused as a bomb"
@@ -144,7 +144,7 @@ def _as_bytes(block: Any, where: str) -> Any:
     import numpy as np
 
     if block.dtype.kind not in "uifb" or not np.isfinite(block).all():
-        raise HistobenchError(f"{where}: the pixels are no numbers")
+        raise HistobenchError(f"{where}: the pixels are not numbers")
     if block.min() < 0 or block.max() > 255 or (np.rint(block) != block).any():
         raise HistobenchError(f"{where}: the pixels are not whole numbers between 0 and 255")
     return block.astype(np.uint8)
@@ -203,8 +203,8 @@ def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
                 raise  # of the disk, not of the files
             files = " or ".join(rule[key] for key in ("archive", "images", "labels", "table") if key in rule)
             raise HistobenchError(
-                f"{entry.name}: {files} has another form than what is published"
-                f" ({type(error).__name__}: {error}); is it damaged, or another version?"
+                f"{entry.name}: {files} does not have the published form"
+                f" ({type(error).__name__}: {error}); is it damaged, or a different version?"
             ) from error
         rows += [_completed(entry, row) for row in made]
     if not rows:
@@ -217,10 +217,12 @@ def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
 def _completed(entry: PublicDataset, row: Row) -> Row:
     label = entry.renamed.get(row.label, row.label)
     if not row.path.isascii() and any("\ud800" <= sign <= "\udfff" for sign in row.path):
-        raise HistobenchError(f"{entry.name}: the name {row.path!r} is not UTF-8 and fits into no table")
+        raise HistobenchError(
+            f"{entry.name}: the name {row.path!r} is not UTF-8 and cannot be written to a table"
+        )
     if label not in entry.classes:
         raise HistobenchError(
-            f"{entry.name}: {row.path} has the label {row.label!r}, which is no class of it"
+            f"{entry.name}: {row.path} has the label {row.label!r}, which is not one of its classes"
         )
     group = row.group or (_found(entry.group, row.member) if entry.group else None)
     sites = dict(row.sites)

@@ -107,7 +107,7 @@ def gunzip(source: Path, target: Path) -> Path:
         os.replace(staging, target)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise HistobenchError(
-            f"{source.name} is damaged or cut short ({error}); remove {source} and fetch it again"
+            f"{source.name} is damaged or truncated ({error}); remove {source} and fetch it again"
         ) from error
     finally:
         staging.unlink(missing_ok=True)
@@ -201,12 +201,12 @@ def _write_members(source: IO[bytes], staging: Path, archive: Path, allowance: _
 def _refuse_outward_link(member: tarfile.TarInfo, archive: str) -> None:
     base = posixpath.dirname(member.name) if member.issym() else ""
     if member.linkname.startswith("/"):
-        raise HistobenchError(f"{archive}: the link {member.name!r} leads out of the folder; refused")
+        raise HistobenchError(f"{archive}: the link {member.name!r} points outside the folder; refused")
     try:
         safe_name(posixpath.join(base, member.linkname), archive)
     except HistobenchError:
         raise HistobenchError(
-            f"{archive}: the link {member.name!r} leads out of the folder; refused"
+            f"{archive}: the link {member.name!r} points outside the folder; refused"
         ) from None
 
 
@@ -240,7 +240,7 @@ def _unrar(archive: Path, staging: Path, limit: int) -> None:
 
 def _damaged(archive: Path, kind: str, reason: object) -> HistobenchError:
     return HistobenchError(
-        f"{archive.name} is damaged, cut short or no {kind} file ({reason});"
+        f"{archive.name} is damaged, truncated or not a {kind} file ({reason});"
         f" remove {archive} and fetch it again"
     )
 

@@ -1,7 +1,8 @@
-"""Robustness index, margin-aware robustness index and cross-confounder margin, image by image.
+"""Robustness index, margin-aware robustness index and cross-site margin, image by image.
 
-Each measure also comes without one unit (a group, or a block of groups) at a time. The unit's images then
-neither ask nor answer: where one was a neighbour, the next of the list takes its place.
+`pack` calls these for one encoder and site column, chooses k and adds intervals. Each measure is also
+computed without one unit (a group, or a block of groups) at a time: its images are then neither queries nor
+neighbors, and the next neighbor in the list takes the place of a removed one.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _best_vote(
             hits = np.bincount(truth[used], weights=right, minlength=classes)
             scores[k] = float(np.mean(hits[size > 0] / size[size > 0]))
     if not scores:
-        raise HistobenchError("no image has a neighbour in another group; robustness needs several groups")
+        raise HistobenchError("no image has a neighbor in another group; robustness needs several groups")
     best = max(scores.values())
     return next(k for k in candidates if k in scores and scores[k] == best), scores
 
@@ -155,7 +156,9 @@ def margin_aware_index(
             return Evidence(np.zeros(len(labels)), np.zeros(len(labels)), k)
         tau = float(np.median(np.concatenate(parts)))
     if tau <= 0:
-        raise HistobenchError("half of the typed neighbours are exact copies; the features have collapsed")
+        raise HistobenchError(
+            "half of the neighbors that count are exact copies; the features have collapsed"
+        )
     so_terms, os_terms = np.zeros(len(labels)), np.zeros(len(labels))
     for rows, distance in zip(blocks, parts, strict=True):
         so, os = _typed(near, labels, sites, rows, k)

@@ -54,7 +54,7 @@ MARGIN_NEIGHBOURS = 5
 _MOST_SUBSETS = 400
 #: No index where fewer images, or a smaller share of them, have a neighbour that tells class from site.
 LEAST_COUNTED, LEAST_SUPPORT = 10, 0.05
-#: No index where both kinds of neighbour are possible for a smaller share of the images than this.
+#: No index where both kinds of neighbor are possible for a smaller share of the images than this.
 LEAST_POSSIBLE = 0.5
 #: Classifiers are trained without so many groups, or blocks of groups, in turn; fewer with many images.
 _REFITS, _REFITS_OF_MANY, _MANY = 60, 20, 5000
@@ -100,9 +100,9 @@ def measure_robustness(
     if not tissue.site_names:
         raise HistobenchError("no image names its site; robustness compares sites")
     if len(tissue.site_names) < 2:
-        raise HistobenchError("there is one site only; robustness compares sites")
+        raise HistobenchError("there is only one site; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
-        raise HistobenchError("there is one class only; robustness compares classes with sites")
+        raise HistobenchError("there is only one class; robustness compares classes with sites")
     work = _PackWork(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()
@@ -226,7 +226,7 @@ class _PackWork:
             self.measures[name] = Measure(None, reason=settled)
         elif found.counted < LEAST_COUNTED or found.support < LEAST_SUPPORT:
             reason = (
-                f"only {found.counted} of {len(found.so)} images have a neighbour among the first {found.k} "
+                f"only {found.counted} of {len(found.so)} images have a neighbor among the first {found.k} "
                 f"that tells class from site (an index needs {LEAST_COUNTED}, and {LEAST_SUPPORT:.0%})"
             )
             self.measures[name] = Measure(None, reason=reason)
@@ -257,7 +257,7 @@ class _PackWork:
         self.details["both_kinds_possible"] = both
         if both < LEAST_POSSIBLE:
             return (
-                f"groups, classes and sites leave only {both:.0%} of the images with both kinds of neighbour "
+                f"groups, classes and sites leave only {both:.0%} of the images with both kinds of neighbor "
                 f"(an index needs {LEAST_POSSIBLE:.0%})"
             )
         return None

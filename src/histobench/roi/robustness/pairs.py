@@ -32,7 +32,7 @@ _EQUAL = 1e-12
 _ROWS_AT_ONCE = 1024
 #: Hits of the retrieval that enters the score.
 _SCORED = 10
-_ONE_GROUP = "no interval: all places hang together by their groups"
+_ONE_GROUP = "no interval: all places are connected through shared groups"
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class _PairWork:
         if not chosen:
             most = max(len(match.rows) for match in self.found)
             self.measures[name] = Measure(
-                None, reason=f"two views share at most {most} places; so few are found by any encoder"
+                None, reason=f"two views share at most {most} places; too few to compare encoders"
             )
             return
         terms = [terms_of(self.agreements[k]) for k in chosen]

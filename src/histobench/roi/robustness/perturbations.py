@@ -385,7 +385,7 @@ def attacked(images: Tensor, labels: Tensor, score: Score, attack: Attack, *, no
         with torch.enable_grad():
             loss = torch.nn.functional.cross_entropy(score(moved), labels, reduction="sum")
         if not loss.requires_grad:
-            raise HistobenchError("the encoder passes no gradients on; it cannot be attacked")
+            raise HistobenchError("the encoder does not pass gradients and cannot be attacked")
         (slope,) = torch.autograd.grad(loss, moved)
         moved = moved.detach() + step * slope.sign()
         moved = moved.clamp(images - most, images + most).clamp(low, high)

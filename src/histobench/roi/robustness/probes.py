@@ -46,7 +46,7 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
 
     classes = int(sites.max()) + 1
     if classes < 2:
-        raise HistobenchError("there is one site only; the site cannot be told from anything")
+        raise HistobenchError("there is only one site; the site probe needs two")
     folds = min(_FOLDS, _fewest_groups(sites, groups))
     if folds < 2:
         raise HistobenchError(

@@ -153,7 +153,7 @@ def _read_list(path: Path, images: str) -> list[Path]:
     except OSError as error:
         raise unreadable(path, error) from error
     if _digest(data) != images:
-        raise HistobenchError(f"{path} is damaged; begin a new run, which writes it anew")
+        raise HistobenchError(f"{path} is damaged; start a new run")
     return [Path(text) for text in data.decode("utf-8", "surrogatepass").split("\0")]
 
 
@@ -237,7 +237,7 @@ def read_keys(path: Path, dataset: RoiDataset, order: str) -> dict[Path, bytes]:
         raise unreadable(path, error) from error
     images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
     if len(data) != 32 * len(images):
-        raise HistobenchError(f"{path} is cut short; begin a new run")
+        raise HistobenchError(f"{path} is truncated; start a new run")
     found = {image.path: data[32 * row : 32 * row + 32] for row, image in enumerate(images)}
     return {place: key for place, key in found.items() if key != _UNREADABLE}
 

@@ -301,4 +301,4 @@ def read_lines(path: Path) -> list[Unit]:
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise HistobenchError(f"{path} is no list of units: {error}; begin a new run") from error
+        raise HistobenchError(f"{path} is not a list of units: {error}; begin a new run") from error

@@ -88,7 +88,7 @@ def status_of(results: Path) -> Status:
     """The run that was begun last in a results folder."""
     folder = RunFolder.latest(results)
     if folder is None:
-        raise HistobenchError(f"no run in {results}: `histobench run` begins one")
+        raise HistobenchError(f"no run in {results}: start one with `histobench run`")
     folder.refresh()
     units = folder.units()
     claimed = {path.stem: path for path in files_below(folder.path / "claims", ".json", deep=False)}

@@ -177,14 +177,14 @@ def _head(path: Path) -> RowShard:
         handle.seek(8 + size + first)
         data = handle.read(end - first)
     if len(data) != end - first or (end - first) % KEY_BYTES:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return _shard(data, header)
 
 
 def _header_size(data: bytes) -> int:
     size = int.from_bytes(data, "little")
     if len(data) != 8 or size > LARGEST_HEADER:
-        raise ValueError("it does not begin as such a file does")
+        raise ValueError("it does not start like a cache file")
     return size
 
 

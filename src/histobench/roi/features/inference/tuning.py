@@ -115,7 +115,7 @@ class Exactness:
             self.on_measured(self.record)
         if cosine < PROMISED[forward.precision]:
             log.warning(
-                "%s: features in %s differ from plain fp32 by more than they should (cosine %.5f)",
+                "%s: features in %s differ too much from plain fp32 (cosine %.5f)",
                 forward.name,
                 forward.precision,
                 cosine,

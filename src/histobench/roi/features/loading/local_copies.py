@@ -114,7 +114,7 @@ class LocalCopies:
                 sizes = []
                 for data in _contents(keys, refs):
                     if shutil.disk_usage(self.folder).free < KEEP_FREE + len(data):
-                        raise OSError(errno.ENOSPC, "no room for a copy of the images")
+                        raise OSError(errno.ENOSPC, "not enough disk space for a copy of the images")
                     file.write(data)
                     sizes.append(len(data))
                 file.write(_numbers(len(sizes)).pack(*sizes))
