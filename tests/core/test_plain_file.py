@@ -49,6 +49,7 @@ OWN_READS = {
     "core/devices.py: (group / 'memory.current').read_text",
     "core/devices.py: (group / 'memory.max').read_text",
     "core/devices.py: Path('/proc/meminfo').read_text",
+    "mint/agents/local_model.py: Path('/proc/stat').read_text",
     "core/folders.py: Path(mounts).read_text",
     "core/files.py: open",
     "mint/feedback/expert.py: TEMPLATE.read_text",
