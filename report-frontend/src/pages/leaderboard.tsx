@@ -1,6 +1,6 @@
 // Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
 import { useMemo, useState } from "preact/hooks";
-import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
+import { boardName, metricsOf, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
 import { decimals, interval, pValue, count } from "../format";
 import { Loading, Notice, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
@@ -35,7 +35,8 @@ interface Row {
 
 export function Leaderboard({ site, route }: { site: Site; route: Route }) {
   const boardNumber = Math.min(Number(route.query.get("board") ?? 0) || 0, site.boards.length - 1);
-  const metric = site.metrics.find((m) => m.name === route.query.get("metric")) ?? site.metrics[0];
+  const metrics = metricsOf(site, boardNumber);
+  const metric = metrics.find((m) => m.name === route.query.get("metric")) ?? metrics[0];
   const { value: board, error } = useData<Board>(`board/${boardNumber}`);
   const set = (changes: Record<string, string | undefined>) => replaceQuery(route, changes);
   const facts = site.boards[boardNumber];
@@ -64,7 +65,7 @@ export function Leaderboard({ site, route }: { site: Site; route: Route }) {
         {settings.length > 1 && (
           <Select label="Setting" value={facts.setting} options={settings.map((b) => ({ value: b.setting, label: boardName({ ...b, task: "" }).trim() }))} onChange={(setting) => find(facts.task, facts.preset, setting)} />
         )}
-        <Select label="Metric" value={metric.name} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
+        <Select label="Metric" value={metric.name} options={metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
         {presets.length > 1 && <Select label="Preset" value={facts.preset} options={presets.map((p) => ({ value: p, label: p }))} onChange={(preset) => find(facts.task, preset, facts.setting)} />}
         {kinds.length > 1 && (
           <Select label="Licence" value={licence} options={[{ value: "all", label: "all" }, ...kinds.map((kind) => ({ value: kind, label: termsLabel(kind) }))]} onChange={(kind) => set({ licence: kind === "all" ? undefined : kind })} />

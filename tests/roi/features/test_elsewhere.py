@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import h5py
@@ -274,3 +275,43 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
     sets = hb.features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
     expected = np.arange(24).reshape(8, 3) % 7
     np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
+def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    options = {"tasks": ["KNN", "Linear-Probe", "Patient"], "device": "cpu"}
+    hb.run(labels, features=[f"uni={folder}"], results=tmp_path / "one", **options)
+    stored = [str(file) for file in sorted((tmp_path / "one" / "features").glob("*.pt"))]
+    if kind == "pt":
+        other = tmp_path / "one" / "features"
+    elif kind == "clam pt":
+        (tmp_path / "h5_files").symlink_to(folder)
+        other = tmp_path / "pt_files"
+        other.mkdir()
+        for file in folder.iterdir():
+            with h5py.File(file) as box:
+                torch.save(torch.from_numpy(box["features"][:]), other / f"{file.stem}.pt")
+    else:
+        other = tmp_path / f"back.{kind}"
+        assert main(["features", "export", *stored, "--to", kind, "-o", str(other)]) == 0
+    if kind == "h5ad":
+        anndata = pytest.importorskip("anndata")
+        again = anndata.read_h5ad(other)
+        assert again.obsm["spatial"][1].tolist() == [512, 1024]
+        other = tmp_path / "written.h5ad"
+        again.write_h5ad(other)
+    hb.run(labels, features=[f"uni={other}"], results=tmp_path / "two", **options)
+    found = 0
+    for file in sorted((tmp_path / "one").rglob("*_complete_results.json")):
+        first, second = (
+            json.loads((tmp_path / run / file.relative_to(tmp_path / "one")).read_text())["metrics"]
+            for run in ("one", "two")
+        )
+        assert first == second
+        found += 1
+    assert found == 5
+    one, two = (np.load(next((tmp_path / run).rglob("*_attention.npz"))) for run in ("one", "two"))
+    assert set(one) == set(two)
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
