@@ -159,7 +159,7 @@ def attention_cells(coords: NDArray[np.float64], relative: NDArray[np.float64]) 
     step = 0.0
     if len(coords) > 1:  # tiles of one slide may be on several grids: how far apart are they as a rule?
         some = coords[:: max(1, len(coords) // 2000)]
-        step = float(np.median(cKDTree(coords).query(some, k=2)[0][:, 1]))
+        step = float(np.median(cKDTree(coords).query(some, k=2, p=np.inf)[0][:, 1]))
     side = max(step, float(extent.max()) / (CELLS - 1)) or 1.0
     place = np.rint((coords - low) / side).astype(np.int64)
     columns, rows = (place.max(axis=0) + 1).tolist()
