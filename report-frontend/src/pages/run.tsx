@@ -417,7 +417,8 @@ export function Confusion({ classes, predictions: p, noun, name, cell, onChoose 
                         type="button"
                         data-cell
                         tabIndex={-1}
-                        disabled={value === 0 || !onChoose}
+                        disabled={value === 0}
+                        aria-disabled={!onChoose}
                         aria-pressed={chosen}
                         class={share > 0.5 ? "strong" : undefined}
                         style={{ "--share": tint(share).toFixed(3) }}

@@ -323,13 +323,14 @@ def _checked_targets(
         try:
             row = target.row([sites[key] for key in target.keys])
         except HistobenchError as error:
-            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label"))
+            same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
+            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label", same=same))
             continue
         numbers = {key: repr(number) for key, number in zip(target.keys, row, strict=True)}
         found.append(replace(entry, sites=as_sites({**sites, **numbers})))
         rows.append(row)
     wrong = target.problem(np.array(rows).reshape(len(rows), len(target.names)))
-    if wrong:
+    if wrong and len(found) == len(entries):
         problems.append(Problem(f"{path}:1", wrong, "label"))
     return found
 

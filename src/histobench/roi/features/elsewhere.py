@@ -368,6 +368,7 @@ def import_features(
             f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
             "other images? `on_bad_image` skip leaves them out"
         )
+    _check_listed_once(dataset, by_slide, rows_of)
     cache: dict[Path, Rows] = {}
     for split, images in dataset.splits.items():
         if not images:
@@ -398,6 +399,25 @@ def import_features(
     if len(set(widths.values())) > 1:
         raise HistobenchError(f"features: {path} has features of several lengths: {widths}")
     return extractions, sets
+
+
+def _check_listed_once(
+    dataset: RoiDataset, by_slide: dict[str, Found], rows_of: dict[str, tuple[ForeignPart, int]]
+) -> None:
+    """Refuse a table that names the same features twice: they would count twice, or be in two splits."""
+    listed: dict[tuple[Path, int], RoiImage] = {}
+    for image in (image for images in dataset.splits.values() for image in images):
+        found = _found(image, by_slide, rows_of)
+        if found is None:
+            continue
+        part, rows = found
+        for row in [rows] if isinstance(rows, int) else rows:
+            other = listed.setdefault((part.file, row), image)
+            if other is not image:
+                raise HistobenchError(
+                    f"features: {image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
+                    "one row of each image or slide"
+                )
 
 
 def elsewhere_path(name: str) -> Path:
