@@ -114,6 +114,8 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
         ("width", "features of several lengths (12, 13)"),
         ("other", "16 of 16 images of labels are not in"),
         ("gone", "1 of 16 images of labels are not in"),
+        ("twice", "is listed twice, also at"),
+        ("text coords", "has coordinates that are not numbers"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -129,6 +131,9 @@ def test_bad_input_is_one_clear_line(
             box["coords"].resize((count - 1, 2))
         elif damage == "same coords":
             box["coords"][1] = box["coords"][0]
+        elif damage == "text coords":
+            del box["coords"]
+            box["coords"] = np.full((count, 2), np.nan)
         elif damage == "nan":
             box["features"][0, 0] = np.nan
         elif damage == "no features":
@@ -142,10 +147,17 @@ def test_bad_input_is_one_clear_line(
         file.unlink()
     elif damage == "other":
         _table(labels, [(f"x{i}", "ab"[i % 2], "train" if i < 8 else "test", "") for i in range(16)])
+    elif damage == "twice":
+        labels.write_text(labels.read_text() + "TCGA-00.abc.svs,no,train,P0\n")
     with pytest.raises(HistobenchError) as caught:
         hb.features(folder, labels)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(labels), "--features", str(folder), *flags]) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join((shown.out + shown.err).split())
+    assert "features: features:" not in shown.out + shown.err
 
 
 def _images(root: Path) -> tuple[Path, np.ndarray, list[str]]:
@@ -280,6 +292,10 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
 def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
+    with labels.open() as handle:
+        rows = list(csv.reader(handle))[1:]
+    # Two slides of the same label are one patient.
+    _table(labels, [(*row[:3], f"P{k // 4}{k % 2}") for k, row in enumerate(rows)])
     options = {"tasks": ["KNN", "Linear-Probe", "Patient"], "device": "cpu"}
     hb.run(labels, features=[f"uni={folder}"], results=tmp_path / "one", **options)
     stored = [str(file) for file in sorted((tmp_path / "one" / "features").glob("*.pt"))]
@@ -315,3 +331,13 @@ def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp
     assert set(one) == set(two)
     for name in one:
         np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_sets_are_exported_from_python(tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    sets = hb.features(folder, labels)
+    again = hb.features(sets.export(tmp_path / "sets.npz"), labels)
+    np.testing.assert_array_equal(again.test.X, sets.test.X)
+    assert list(again.test.names) == list(sets.test.names)
+    with pytest.raises(ValueError, match="does not end in one of"):
+        sets.export(tmp_path / "sets.csv")

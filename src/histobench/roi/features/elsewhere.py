@@ -179,8 +179,8 @@ def _torch(file: Path) -> ForeignPart:
         return _slide(file, rows, content["coords"])
     sites = content.get("sites")  # of histobench's own files
     places = {key.removeprefix("tile:"): sites[key] for key in PLACE_KEYS if key in sites} if sites else {}
-    placed = _columns_of_places({**content, **places}, len(rows))
-    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, *placed)
+    coords, slides = _columns_of_places({**content, **places}, len(rows))
+    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, coords, slides)
 
 
 def _slide(file: Path, rows: Rows, coords: Any) -> ForeignPart:
@@ -644,9 +644,9 @@ def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
             value for features in sets for value in features.sites.get(site, ("",) * len(features))
         ]
     if {*PLACE_KEYS[:2]} <= set(columns):
-        places = {name: columns.pop(key, None) for key, name in zip(PLACE_KEYS, PLACE_COLUMNS, strict=True)}
-        columns |= {name: list(map(coordinate, cells)) for name, cells in places.items() if name != "slide"}
-        columns |= {"slide": places["slide"]} if places["slide"] else {}
+        x, y, slides = (columns.pop(key, []) for key in PLACE_KEYS)
+        columns |= {"x": list(map(coordinate, x)), "y": list(map(coordinate, y))}
+        columns |= {"slide": slides} if slides else {}
     return columns
 
 

@@ -128,14 +128,14 @@ def write_episodes(
 
 def write_attention(files: TaskFiles, attention: TileAttention) -> None:
     """Write the attention on every test tile, in the order of the features, and the tiles with the most."""
+    content: dict[str, Any] = {
+        "attention": attention.weights.astype(np.float32),
+        "patient": attention.patient_of.astype(np.int32),
+        "patients": np.array(attention.patients),
+        **_places(attention),
+    }
     with atomic_path(files.attention) as temporary, temporary.open("wb") as handle:
-        np.savez_compressed(
-            handle,
-            attention=attention.weights.astype(np.float32),
-            patient=attention.patient_of.astype(np.int32),
-            patients=np.array(attention.patients),
-            **_places(attention),
-        )
+        np.savez_compressed(handle, **content)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["patient", "rank", "img_name", "attention"])
