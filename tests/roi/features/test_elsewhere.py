@@ -220,6 +220,11 @@ def test_a_run_of_the_command_line_and_the_way_back(
     encoders = set(hb.open_results(results).table()["encoder"])
     assert encoders == {"mine@elsewhere", "other@elsewhere", "mine@elsewhere+other@elsewhere"}
 
+    assert main(["report", str(results), "-o", str(tmp_path / "site")]) == 0
+    boards = "".join(file.read_text() for file in (tmp_path / "site" / "data" / "board").glob("*.js"))
+    assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in boards
+    assert "features computed elsewhere" in boards
+
     stored = sorted((results / "features").glob("*_Model_?mine@elsewhere?_*.pt"))
     joined = load(next((results / "features").glob("*mine@elsewhere+other@elsewhere*train.pt"))).embeddings
     both = np.concatenate([rows[:20], noise[:20]], axis=1).astype(np.float64)
@@ -236,25 +241,25 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert "nothing does not exist" in capsys.readouterr().err
 
 
-def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     pd = pytest.importorskip("pandas")
     from scipy.sparse import csr_matrix
 
     labels, rows, names = _images(tmp_path)
     # The text of pandas 3 is written only where that is allowed, as values with a mask.
-    monkeypatch.setattr(anndata.settings, "allow_write_nullable_strings", True)
-    obs = pd.DataFrame({"number": np.arange(40)}, index=pd.Index(names, dtype=object))
-    dense = anndata.AnnData(X=rows, obs=obs)
-    dense.write_h5ad(tmp_path / "dense.h5ad")
-    anndata.AnnData(X=csr_matrix(rows), obs=obs).write_h5ad(tmp_path / "sparse.h5ad")
-    layered = anndata.AnnData(obs=obs.copy())
-    layered.obsm["X_uni"] = rows
-    layered.write_h5ad(tmp_path / "layered.h5ad")
-    categories = pd.Categorical(names)
-    index = pd.Index([str(row) for row in range(40)], dtype=object)
-    named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
-    named.write_h5ad(tmp_path / "named.h5ad")
+    with anndata.settings.override(allow_write_nullable_strings=True):
+        obs = pd.DataFrame({"number": np.arange(40)}, index=pd.Index(names, dtype=object))
+        dense = anndata.AnnData(X=rows, obs=obs)
+        dense.write_h5ad(tmp_path / "dense.h5ad")
+        anndata.AnnData(X=csr_matrix(rows), obs=obs).write_h5ad(tmp_path / "sparse.h5ad")
+        layered = anndata.AnnData(obs=obs.copy())
+        layered.obsm["X_uni"] = rows
+        layered.write_h5ad(tmp_path / "layered.h5ad")
+        categories = pd.Categorical(names)
+        index = pd.Index([str(row) for row in range(40)], dtype=object)
+        named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
+        named.write_h5ad(tmp_path / "named.h5ad")
     for file in ("dense", "sparse", "layered", "named"):
         np.testing.assert_array_equal(hb.features(tmp_path / f"{file}.h5ad", labels).train.X, rows[:20])
 
