@@ -210,7 +210,6 @@ def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> No
     ours = attention_mil(train, test, n_classes=2, val=val, runs=seeds, seed=0)
     mine = [roc_auc_score(test.labels, run.probabilities[:, 1]) for run in ours.runs]
     theirs = [roc_auc_score(test.labels, _plain_training(train, val, test, seed)) for seed in range(seeds)]
-    print(mine, theirs)
     assert 0.7 < min(theirs) <= max(theirs) < 0.95
     noise = np.hypot(np.std(mine, ddof=1), np.std(theirs, ddof=1)) / seeds**0.5
     assert abs(np.mean(mine) - np.mean(theirs)) < 3 * noise + 0.01
