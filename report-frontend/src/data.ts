@@ -1,5 +1,7 @@
 // What the data files hold, and how they are loaded: one script element each, so that file:// works.
 
+import type { TargetData } from "./pages/target-run";
+
 export interface Encoder {
   name: string;
   title: string;
@@ -23,6 +25,8 @@ export interface DatasetFacts {
   images: number;
   groups: number | null;
   classes: number;
+  /** Kinds of targets that are not classes. */
+  targets: string[];
   source?: boolean;
 }
 
@@ -37,6 +41,8 @@ export interface BoardFacts {
   task: string;
   setting: string;
   preset: string;
+  /** Names of its metrics: those of classes, or of another target. */
+  metrics: string[];
 }
 
 export interface Site {
@@ -141,6 +147,8 @@ export interface RunData {
   averaged: boolean;
   provenance: Provenance;
   info: Record<string, unknown>;
+  /** Only where the target is not a class; there is then nothing of classes and images. */
+  target?: TargetData;
 }
 
 export interface Provenance {
@@ -231,7 +239,23 @@ export function decodeProbabilities(packed: Packed): Float64Array {
   return values;
 }
 
-export function boardName(board: BoardFacts): string {
+/** What a row of the predictions is. */
+export function unitOf(board: Pick<BoardFacts, "task" | "setting">): string {
+  return board.task === "Patient" || board.setting === "patients" ? "patient" : "test image";
+}
+
+/** The metrics that a board has, the main one first. */
+export function metricsOf(site: Site, board: number): Metric[] {
+  const offered = site.boards[board].metrics.flatMap((name) => site.metrics.find((metric) => metric.name === name) ?? []);
+  return offered.length ? offered : site.metrics;
+}
+
+/** What a dataset has besides images: classes, or other targets. */
+export function targetsOf(dataset: DatasetFacts): string {
+  return [...(dataset.classes ? [`${dataset.classes} classes`] : []), ...dataset.targets].join(", ");
+}
+
+export function boardName(board: Omit<BoardFacts, "metrics">): string {
   return board.setting ? `${board.task} ${settingName(board.setting)}` : board.task;
 }
 

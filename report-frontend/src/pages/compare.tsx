@@ -1,6 +1,6 @@
 // Two encoders on the same images: how much better, how sure, and on which images.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { boardName, load, runName, unpack, type Images, type Packed, type RunData, type Site } from "../data";
+import { boardName, load, metricsOf, runName, unitOf, unpack, type Images, type Packed, type RunData, type Site } from "../data";
 import { topProbability, type Predictions } from "../curves";
 import { count, decimals, pValue, percent, signed } from "../format";
 import { Chart } from "../chart";
@@ -125,19 +125,43 @@ function Pair({ site, board, dataset, datasets, a, b }: PairProps) {
   const { value: table, error } = useData<TableData>(`table/${board}-${dataset}`);
   const { value: first, error: firstError } = useData<RunData>(`run/${a}`);
   const { value: second, error: secondError } = useData<RunData>(`run/${b}`);
-  const { value: images } = useData<Images>(first ? `images/${first.images}` : null);
-  const { value: otherImages } = useData<Images>(second ? `images/${second.images}` : null);
+  const { value: images } = useData<Images>(first?.images ? `images/${first.images}` : null);
+  const { value: otherImages } = useData<Images>(second?.images ? `images/${second.images}` : null);
+  if (table?.problem) return <Notice kind="problem">{table.problem}</Notice>;
+  if (table && first?.target && second?.target) return <TargetPair site={site} board={board} dataset={dataset} datasets={datasets} a={a} b={b} table={table} first={first} second={second} />;
   if (!table || !first || !second || !images || !otherImages) return <Loading error={error ?? firstError ?? secondError} />;
-  if (table.problem) return <Notice kind="problem">{table.problem}</Notice>;
   return <PairView site={site} board={board} dataset={dataset} datasets={datasets} a={a} b={b} table={table} first={first} second={second} images={images} otherImages={otherImages} />;
 }
 
-interface PairViewProps extends PairProps {
+interface TargetPairProps extends PairProps {
   table: TableData;
   first: RunData;
   second: RunData;
+}
+
+interface PairViewProps extends TargetPairProps {
   images: Images;
   otherImages: Images;
+}
+
+/** Two runs whose target is not a class: only their metrics. */
+function TargetPair({ site, board, dataset, datasets, a, b, table, first, second }: TargetPairProps) {
+  const names: [string, string] = [runName(site, a), runName(site, b)];
+  const [chosen, setMetric] = useState("");
+  const tested = metricsOf(site, board).filter((metric) => table.metrics[metric.name]?.count);
+  const metric = tested.find((m) => m.name === chosen) ?? tested[0];
+  if (!metric) return <Notice>No metric of these runs could be compared.</Notice>;
+  const found = differenceOf(table, metric.name, a, b);
+  return (
+    <>
+      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={null} averaged={false} />}
+      <Differences site={site} board={board} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
+      {datasets.length > 1 && <EveryDataset key={metric.name} site={site} board={board} dataset={dataset} datasets={datasets} names={names} metric={metric} />}
+      <p class="fine">
+        Runs: <a href={runHref(site, a)}>{names[0]}</a>, <a href={runHref(site, b)}>{names[1]}</a>
+      </p>
+    </>
+  );
 }
 
 function PairView({ site, board, dataset, datasets, a, b, table, first, second, images, otherImages }: PairViewProps) {
@@ -151,9 +175,9 @@ function PairView({ site, board, dataset, datasets, a, b, table, first, second, 
   const found = differenceOf(table, metric.name, a, b);
   return (
     <>
-      {found && <Verdict table={table} metric={metric} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={exactOf(table, a, b)} averaged={first.averaged} />}
+      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={exactOf(table, a, b)} averaged={first.averaged} />}
       <div class="columns">
-        <Differences site={site} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
+        <Differences site={site} board={board} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
         <PerClass first={p} second={q} names={names} classes={first.classes} />
       </div>
       {datasets.length > 1 && <EveryDataset key={metric.name} site={site} board={board} dataset={dataset} datasets={datasets} names={names} metric={metric} />}
@@ -185,6 +209,7 @@ function exactOf(table: TableData, a: number, b: number): [number, number, numbe
 interface VerdictProps {
   table: TableData;
   metric: Site["metrics"][0];
+  noun: string;
   names: [string, string];
   values: [number | null, number | null];
   found: Difference;
@@ -192,7 +217,7 @@ interface VerdictProps {
   averaged: boolean;
 }
 
-function Verdict({ table, metric, names, values, found, exact, averaged }: VerdictProps) {
+function Verdict({ table, metric, noun, names, values, found, exact, averaged }: VerdictProps) {
   const { holds } = found;
   const ahead = (found.difference ?? 0) * (metric.lower ? -1 : 1) >= 0 ? 0 : 1;
   const info = table.metrics[metric.name];
@@ -243,18 +268,20 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         )}
       </dl>
       <p class="fine">
-        {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, "test image")}
-        {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
-        {!holds && found.low !== null && found.corrected !== null && `“No difference shown” does not mean “equal”: these images are compatible with differences from ${signed(found.low)} to ${signed(found.high)}.`}
+        {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, noun)}
+        {table.numGroups && noun !== "patient" ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
+        {!holds && found.low !== null && found.corrected !== null && `“No difference shown” does not mean “equal”: these ${noun === "patient" ? "patients" : "images"} are compatible with differences from ${signed(found.low)} to ${signed(found.high)}.`}
         {averaged && " Values and difference are means over episodes or training runs, as reported."}
       </p>
     </section>
   );
 }
 
-function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Site; table: TableData; a: number; b: number; names: [string, string]; chosen: string; onChoose: (metric: string) => void }) {
+function Differences({ site, board, table, a, b, names, chosen, onChoose }: { site: Site; board: number; table: TableData; a: number; b: number; names: [string, string]; chosen: string; onChoose: (metric: string) => void }) {
   const rows: (IntervalRow & { metric: string })[] = [];
-  for (const metric of site.metrics) {
+  const offered = metricsOf(site, board).filter((metric) => table.metrics[metric.name]?.count);
+  // Errors have their own unit, and less of them is better: they are not drawn beside the others.
+  for (const metric of offered.filter((m) => !m.lower)) {
     const found = differenceOf(table, metric.name, a, b);
     if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.corrected)}` });
   }
@@ -264,7 +291,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
       name={`difference_${names.join("_")}`}
       depends={[rows]}
       draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} better`, `${names[0]} better`], zero: true }, width, palette)}
-      controls={<Select label="Headline" value={chosen} options={rows.map((row) => ({ value: row.metric, label: row.name }))} onChange={onChoose} />}
+      controls={<Select label="Headline" value={chosen} options={offered.map((m) => ({ value: m.name, label: m.label }))} onChange={onChoose} />}
       caption="Filled: the difference holds; intervals are for all pairs of the table at once."
     />
   );

@@ -1,7 +1,7 @@
 // One dataset: its classes and images, what was checked, and what every encoder makes of it.
 import { useMemo, useState } from "preact/hooks";
 import * as Plot from "@observablehq/plot";
-import { boardName, runName, unpack, type Board, type Images, type Site } from "../data";
+import { boardName, metricsOf, runName, targetsOf, unpack, type Board, type Images, type Site } from "../data";
 import { count, decimals, interval, percent } from "../format";
 import { base, Chart } from "../chart";
 import { intervalRows, type IntervalRow } from "../charts/intervals";
@@ -65,7 +65,7 @@ export function DatasetsPage({ site }: { site: Site }) {
                 <h2>{dataset.name}</h2>
                 <p>
                   {count(dataset.images, "test image")}
-                  {dataset.groups ? ` of ${count(dataset.groups, "group")}` : ""}, {dataset.classes} classes
+                  {dataset.groups ? ` of ${count(dataset.groups, "group")}` : ""}, {targetsOf(dataset)}
                 </p>
                 <p class="fine">{count(runs, "run")}</p>
               </a>
@@ -97,7 +97,7 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
         <p class="lead">
           {count(dataset.images, "test image")}
           {dataset.groups ? ` in ${count(dataset.groups, "group")} (patients, slides or the like)` : ""}
-          {train ? `, ${count(train, "training image")}` : ""}, {data.classes.length} classes
+          {train ? `, ${count(train, "training image")}` : ""}, {targetsOf(dataset)}
         </p>
       </div>
       <Results site={site} index={index} />
@@ -106,7 +106,7 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
       ))}
       <div class="columns">
         <div class="stack">
-          <Balance data={data} name={dataset.name} />
+          {data.classes.length > 0 && <Balance data={data} name={dataset.name} />}
           <Leakage data={data} />
         </div>
         <Examples site={site} data={data} />
@@ -169,9 +169,11 @@ function Splits({ table, name }: { table: OverSplits; name: string }) {
 function Results({ site, index }: { site: Site; index: number }) {
   const boards = [...new Set(site.runs.board.filter((_, run) => site.runs.dataset[run] === index))].sort((a, b) => a - b);
   const [number, setNumber] = useState(boards[0]);
-  const [metricName, setMetric] = useState(site.metrics[0].name);
+  const [chosen, setMetric] = useState("");
   const { value: board, error } = useData<Board>(`board/${number}`);
-  const metric = site.metrics.find((m) => m.name === metricName)!;
+  const metrics = metricsOf(site, number);
+  const metric = metrics.find((m) => m.name === chosen) ?? metrics[0];
+  const metricName = metric.name;
   const rows = useMemo<(IntervalRow & { run: number })[]>(() => {
     if (!board) return [];
     const column = board.datasets.indexOf(index);
@@ -196,7 +198,7 @@ function Results({ site, index }: { site: Site; index: number }) {
       controls={
         <>
           <Select label="Task" value={String(number)} options={boards.map((n) => ({ value: String(n), label: boardName(site.boards[n]) + preset(n) }))} onChange={(n) => setNumber(Number(n))} />
-          <Select label="Metric" value={metricName} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={setMetric} />
+          <Select label="Metric" value={metricName} options={metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={setMetric} />
         </>
       }
       caption={

@@ -1,8 +1,8 @@
 // Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
 import { useMemo, useState } from "preact/hooks";
-import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
+import { boardName, metricsOf, unitOf, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
 import { decimals, interval, pValue, count } from "../format";
-import { Loading, Notice, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
+import { Loading, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
 import { Chart, useMedia } from "../chart";
 import { useGrid } from "../grid";
@@ -35,7 +35,8 @@ interface Row {
 
 export function Leaderboard({ site, route }: { site: Site; route: Route }) {
   const boardNumber = Math.min(Number(route.query.get("board") ?? 0) || 0, site.boards.length - 1);
-  const metric = site.metrics.find((m) => m.name === route.query.get("metric")) ?? site.metrics[0];
+  const metrics = metricsOf(site, boardNumber);
+  const metric = metrics.find((m) => m.name === route.query.get("metric")) ?? metrics[0];
   const { value: board, error } = useData<Board>(`board/${boardNumber}`);
   const set = (changes: Record<string, string | undefined>) => replaceQuery(route, changes);
   const facts = site.boards[boardNumber];
@@ -64,7 +65,7 @@ export function Leaderboard({ site, route }: { site: Site; route: Route }) {
         {settings.length > 1 && (
           <Select label="Setting" value={facts.setting} options={settings.map((b) => ({ value: b.setting, label: boardName({ ...b, task: "" }).trim() }))} onChange={(setting) => find(facts.task, facts.preset, setting)} />
         )}
-        <Select label="Metric" value={metric.name} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
+        <Select label="Metric" value={metric.name} options={metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
         {presets.length > 1 && <Select label="Preset" value={facts.preset} options={presets.map((p) => ({ value: p, label: p }))} onChange={(preset) => find(facts.task, preset, facts.setting)} />}
         {kinds.length > 1 && (
           <Select label="License" value={licence} options={[{ value: "all", label: "all" }, ...kinds.map((kind) => ({ value: kind, label: termsLabel(kind) }))]} onChange={(kind) => set({ licence: kind === "all" ? undefined : kind })} />
@@ -150,6 +151,8 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   const beyond = data.value.flat().some((value) => value !== null && value > domain[1]);
   const columns = narrow ? [Math.min(column, board.datasets.length - 1)] : board.datasets.map((_, k) => k);
   const grid = useGrid();
+  const first = board.runs.flat().find((run) => run >= 0);
+  const noun = first !== undefined && unitOf(site.boards[site.runs.board[first]]) === "patient" ? "patient" : "image";
   const robust = site.robustnessIndex && rows.some((row) => row.encoder.robustness != null) ? `by ${site.robustnessIndex.column} on ${site.robustnessIndex.dataset}` : "";
   const by = (key: SortKey) => {
     const up = key === "name" || key === "rank" || (key !== "robust" && metric.lower);
@@ -201,7 +204,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
               {robust && !narrow && header("robust", "Robustness index", robust, "number")}
-              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], "image")}${board.numGroups[k] ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], noun)}${board.numGroups[k] && noun !== "patient" ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
             </tr>
           </thead>
           <tbody>
@@ -378,6 +381,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
     const y = k < 0 ? row.mean : data.value[row.index][k];
     if (x && y !== null) points.push({ name: row.name, x, y, low: k < 0 ? null : data.low[row.index][k], high: k < 0 ? null : data.high[row.index][k] });
   }
+  if (!points.length) return null;
   const axes = { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower };
   const best = frontier(points, axes);
   const options = [{ value: "mean", label: "mean of datasets" }, ...board.datasets.map((d, k) => ({ value: String(k), label: site.datasets[d].name }))];
@@ -394,11 +398,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
         </>
       }
       caption={
-        points.length ? (
           <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the best here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
-        ) : (
-          <Notice>No encoder here has both a known cost and a value.</Notice>
-        )
       }
     />
   );

@@ -1,6 +1,6 @@
 // One encoder, one dataset, one task: every view is computed from the stored predictions.
 import { useMemo, useState } from "preact/hooks";
-import { boardName, decodeProbabilities, runName, unpack, type Images, type RunData, type Site } from "../data";
+import { boardName, decodeProbabilities, runName, unitOf, unpack, type Images, type Packed, type RunData, type Site } from "../data";
 import { calibration, confusion, precisionRecall, roc, topProbability, type Predictions } from "../curves";
 import { count, day, decimals, interval, metricLabel, percent } from "../format";
 import { Chart } from "../chart";
@@ -11,9 +11,10 @@ import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gall
 import { Breadcrumbs, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
 import { findRun, href, runHref, type Route } from "../route";
 import { commandOf } from "./methods";
+import { TargetRun } from "./target-run";
 import { EmbeddingMap } from "../embedding";
 
-const LOWER = ["log_loss", "brier", "ece", "mce"];
+const LOWER = ["log_loss", "brier", "ece", "mce", "mae"];
 const SHOWN_FIRST = ["balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa", "log_loss", "brier", "ece"];
 
 export interface View {
@@ -27,7 +28,7 @@ export interface View {
 export function RunPage({ site, route }: { site: Site; route: Route }) {
   const run = findRun(site, route.parts);
   const { value: data, error } = useData<RunData>(run >= 0 && !site.failures[run] ? `run/${run}` : null);
-  const { value: images, error: imagesError } = useData<Images>(data ? `images/${data.images}` : null);
+  const { value: images, error: imagesError } = useData<Images>(data?.images ? `images/${data.images}` : null);
   const thumbs = useThumbs(site, data?.images);
   const predictions = useMemo(() => (data && images ? predictionsOf(data, images) : null), [data, images]);
   if (run < 0)
@@ -37,6 +38,7 @@ export function RunPage({ site, route }: { site: Site; route: Route }) {
       </Notice>
     );
   if (site.failures[run]) return <Notice kind="problem">{site.failures[run]}</Notice>;
+  if (data?.target) return <TargetRun site={site} run={run} data={data} />;
   if (!data || !images || !predictions) return <Loading error={error ?? imagesError} />;
   return <Run site={site} view={{ run, data, images, predictions, thumbs }} />;
 }
@@ -59,10 +61,8 @@ function widened(values: Float64Array, columns: number, classes: number): Float6
   return wide;
 }
 
-function Run({ site, view }: { site: Site; view: View }) {
-  const { run, data, images, predictions } = view;
-  const [open, setOpen] = useState<number | null>(null);
-  const [cell, setCell] = useState<[number, number] | null>(null);
+/** What the run is, and the way to its siblings. */
+export function RunTitle({ site, run, about }: { site: Site; run: number; about: string }) {
   const board = site.boards[site.runs.board[run]];
   const dataset = site.datasets[site.runs.dataset[run]];
   const name = runName(site, run);
@@ -76,8 +76,7 @@ function Run({ site, view }: { site: Site; view: View }) {
           {name} <span class="on">on {dataset.name}</span>
         </h1>
         <p class="lead">
-          {boardName(board)}, {count(predictions.n, "test image")}
-          {images.groupNames && ` of ${count(images.groupNames.length, "group")}`}, {count(predictions.c, "class").replace("classs", "classes")}
+          {boardName(board)}, {about}
         </p>
         <div class="actions">
           {siblings.length > 1 && (
@@ -100,6 +99,21 @@ function Run({ site, view }: { site: Site; view: View }) {
           )}
         </div>
       </div>
+    </>
+  );
+}
+
+function Run({ site, view }: { site: Site; view: View }) {
+  const { run, data, images, predictions } = view;
+  const [open, setOpen] = useState<number | null>(null);
+  const [cell, setCell] = useState<[number, number] | null>(null);
+  const dataset = site.datasets[site.runs.dataset[run]];
+  const name = runName(site, run);
+  const noun = unitOf(site.boards[site.runs.board[run]]);
+  const groups = images.groupNames && noun !== "patient" ? ` of ${count(images.groupNames.length, "group")}` : "";
+  return (
+    <>
+      <RunTitle site={site} run={run} about={`${count(predictions.n, noun)}${groups}, ${count(predictions.c, "class").replace("classs", "classes")}`} />
       {data.warnings.map((text) => (
         <Notice kind="warning">{text}</Notice>
       ))}
@@ -109,11 +123,11 @@ function Run({ site, view }: { site: Site; view: View }) {
         </Notice>
       )}
       <div class="columns">
-        <Metrics name={`${name}_${dataset.name}`} data={data} units={images.groupNames ? { number: images.groupNames.length, noun: "group" } : { number: predictions.n, noun: "image" }} />
+        <Metrics site={site} name={`${name}_${dataset.name}`} data={data} units={images.groupNames ? { number: images.groupNames.length, noun: "group" } : { number: predictions.n, noun: "image" }} />
         <PerClass name={`${name}_${dataset.name}`} data={data} />
       </div>
       <div class={predictions.c <= 12 ? "columns" : "stacked"}>
-        <Confusion view={view} name={`${name}_${dataset.name}`} cell={cell} onChoose={setCell} />
+        <Confusion classes={data.classes} predictions={predictions} noun="image" name={`${name}_${dataset.name}`} cell={cell} onChoose={setCell} />
         <Pictures view={view} cell={cell} onClear={() => setCell(null)} onOpen={setOpen} />
       </div>
       <div class="columns">
@@ -143,6 +157,42 @@ interface Attended {
   patient: string;
   /** Name, attention and place of the picture, if there is one. */
   tiles: [string, number, string][];
+  maps: SlideMap[];
+}
+
+/** Attention on the tiles of a slide. */
+interface SlideMap {
+  slide: string;
+  tiles: number;
+  /** Levels [rows, columns], 1 to LEVELS; 0 where no tile is. */
+  cells: Packed;
+}
+
+/** Even steps of the logarithm, from a tenth of the mean of the patient's tiles to ten times that. */
+const LEVELS = 8;
+const shade = (level: number) => 0.1 + (0.9 * level) / (LEVELS - 1);
+
+/** One path for each level, so that a slide of many tiles stays light. */
+function AttentionMap({ map, patient }: { map: SlideMap; patient: string }) {
+  const paths = useMemo(() => {
+    const columns = map.cells.shape[1];
+    const found = Array.from({ length: LEVELS }, () => "");
+    unpack(map.cells).forEach((level, k) => level && (found[level - 1] += `M${k % columns} ${Math.floor(k / columns)}h1v1h-1z`));
+    return found;
+  }, [map]);
+  const [rows, columns] = map.cells.shape;
+  const side = Math.min(16, 208 / Math.max(rows, columns));
+  return (
+    <figure class="attention">
+      <svg viewBox={`0 0 ${columns} ${rows}`} width={columns * side} height={rows * side} role="img" aria-label={`Attention on ${count(map.tiles, "tile")} of ${map.slide}`}>
+        {paths.map((path, level) => path && <path key={level} d={path} style={{ opacity: shade(level) }} />)}
+      </svg>
+      <figcaption>
+        {map.slide !== patient && `${map.slide}, `}
+        {count(map.tiles, "tile")}
+      </figcaption>
+    </figure>
+  );
 }
 
 /** Patients that are shown at once. */
@@ -157,9 +207,18 @@ function TopTiles({ run, view }: { run: number; view: View }) {
   const place = new Map(images.names.map((name, k) => [name, k]));
   return (
     <section class="card">
-      <h2>Tiles with the most attention</h2>
+      <h2>{found.some(({ maps }) => maps.length) ? "Attention" : "Tiles with the most attention"}</h2>
       <p class="fine">For each patient the share of the attention that a tile got, as a mean over the training runs. Attention shows what entered the prediction; it does not show that the model is right for that reason.</p>
-      {found.slice(0, shown).map(({ patient, tiles }) => {
+      {found.some(({ maps }) => maps.length) && (
+        <p class="fine scale">
+          Maps show the tiles where they are on the slide. Attention: a tenth of the mean{" "}
+          {Array.from({ length: LEVELS }, (_, level) => (
+            <i style={{ opacity: shade(level) }} />
+          ))}{" "}
+          ten times the mean of the patient’s tiles.
+        </p>
+      )}
+      {found.slice(0, shown).map(({ patient, tiles, maps }) => {
         const k = place.get(patient);
         return (
           <article class="attended" key={patient}>
@@ -173,6 +232,13 @@ function TopTiles({ run, view }: { run: number; view: View }) {
                 </small>
               )}
             </h3>
+            {maps.length > 0 && (
+              <div class="maps">
+                {maps.map((map) => (
+                  <AttentionMap key={map.slide} map={map} patient={patient} />
+                ))}
+              </div>
+            )}
             <ol>
               {tiles.map(([name, weight, picture]) => (
                 <li key={name} title={name}>
@@ -202,10 +268,11 @@ interface Units {
 /** The largest share of a kind of which none was seen among n: Clopper and Pearson's bound at 95%. */
 const mostUnseen = (n: number) => 1 - 0.025 ** (1 / n);
 
-function Metrics({ name, data, units }: { name: string; data: RunData; units: Units }) {
+export function Metrics({ site, name, data, units }: { site: Site; name: string; data: RunData; units: Units }) {
   const [all, setAll] = useState(false);
   const names = Object.keys(data.metrics);
-  const shown = all ? [...SHOWN_FIRST.filter((m) => names.includes(m)), ...names.filter((m) => !SHOWN_FIRST.includes(m))] : SHOWN_FIRST.filter((m) => names.includes(m));
+  const label = (metric: string) => (data.target && site.metrics.find((m) => m.name === metric)?.label) || metricLabel(metric);
+  const shown = data.target ? names : all ? [...SHOWN_FIRST.filter((m) => names.includes(m)), ...names.filter((m) => !SHOWN_FIRST.includes(m))] : SHOWN_FIRST.filter((m) => names.includes(m));
   const rows = shown.map((metric) => ({ metric, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null }));
   // Intervals over episodes speak of other units.
   const flat = !data.averaged && rows.some((row) => row.low !== null && row.low === row.high);
@@ -213,7 +280,7 @@ function Metrics({ name, data, units }: { name: string; data: RunData; units: Un
     <section class="card">
       <header class="figure-head">
         <h2>Metrics</h2>
-        <TableDownloads table={() => ({ name: `metrics_${name}`, caption: "Metrics with 95% intervals.", header: ["metric", "value", "low", "high"], rows: rows.map((r) => [metricLabel(r.metric), r.value, r.low, r.high]) })} />
+        <TableDownloads table={() => ({ name: `metrics_${name}`, caption: "Metrics with 95% intervals.", header: ["metric", "value", "low", "high"], rows: rows.map((r) => [label(r.metric), r.value, r.low, r.high]) })} />
       </header>
       <table class="plain metrics">
         <thead>
@@ -228,7 +295,7 @@ function Metrics({ name, data, units }: { name: string; data: RunData; units: Un
           {rows.map(({ metric, value, low, high }) => (
             <tr key={metric}>
               <th scope="row">
-                {metricLabel(metric)}
+                {label(metric)}
                 {LOWER.includes(metric) && <small> lower is better</small>}
               </th>
               <td class="number">
@@ -250,9 +317,11 @@ function Metrics({ name, data, units }: { name: string; data: RunData; units: Un
       <p class="fine">
         {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
         {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} {units.number === 1 ? "does" : "do"} not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
-        <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
-          {all ? "Fewer metrics" : `All ${names.length} metrics`}
-        </button>
+        {names.length > shown.length || all ? (
+          <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
+            {all ? "Fewer metrics" : `All ${names.length} metrics`}
+          </button>
+        ) : null}
       </p>
     </section>
   );
@@ -298,8 +367,17 @@ function PerClass({ name, data }: { name: string; data: RunData }) {
 
 type Cell = [number, number] | null;
 
-function Confusion({ view, name, cell, onChoose }: { view: View; name: string; cell: Cell; onChoose: (cell: Cell) => void }) {
-  const { data, predictions: p } = view;
+interface ConfusionProps {
+  classes: string[];
+  predictions: Predictions;
+  noun: string;
+  name: string;
+  cell: Cell;
+  /** Without it the cells cannot be chosen. */
+  onChoose?: (cell: Cell) => void;
+}
+
+export function Confusion({ classes, predictions: p, noun, name, cell, onChoose }: ConfusionProps) {
   const [shares, setShares] = useState("counts");
   const table = useMemo(() => confusion(p), [p]);
   const totals = table.map((row) => row.reduce((a, b) => a + b, 0));
@@ -309,17 +387,17 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
       <header class="figure-head">
         <h2>Confusion matrix</h2>
         <Segments label="Show" value={shares} options={[{ value: "counts", label: "Counts" }, { value: "rows", label: "Row %" }]} onChange={setShares} />
-        <TableDownloads table={() => ({ name: `confusion_${name}`, caption: "Confusion matrix; rows are true classes, columns predicted ones.", header: ["true \\ predicted", ...data.classes], rows: table.map((row, k) => [data.classes[k], ...(shares === "rows" ? row.map((v) => (totals[k] ? Number((v / totals[k]).toFixed(4)) : null)) : row)]) })} />
+        <TableDownloads table={() => ({ name: `confusion_${name}`, caption: "Confusion matrix; rows are true classes, columns predicted ones.", header: ["true \\ predicted", ...classes], rows: table.map((row, k) => [classes[k], ...(shares === "rows" ? row.map((v) => (totals[k] ? Number((v / totals[k]).toFixed(4)) : null)) : row)]) })} />
       </header>
       <div class="scroll">
         <table class="confusion" ref={grid} style={{ "--classes": p.c }}>
           <caption>
-            Rows: true class. Columns: predicted class. Choose a cell to see its images; arrow keys move between cells.
+            {onChoose ? "Rows: true class. Columns: predicted class. Choose a cell to see its images; arrow keys move between cells." : "Rows: true level. Columns: predicted level."}
           </caption>
           <thead>
             <tr>
               <td />
-              {data.classes.map((label) => (
+              {classes.map((label) => (
                 <th scope="col">
                   <span>{label}</span>
                 </th>
@@ -329,7 +407,7 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
           <tbody>
             {table.map((row, t) => (
               <tr key={t}>
-                <th scope="row">{data.classes[t]}</th>
+                <th scope="row">{classes[t]}</th>
                 {row.map((value, q) => {
                   const share = totals[t] ? value / totals[t] : 0;
                   const chosen = cell?.[0] === t && cell[1] === q;
@@ -340,11 +418,12 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
                         data-cell
                         tabIndex={-1}
                         disabled={value === 0}
+                        aria-disabled={!onChoose}
                         aria-pressed={chosen}
                         class={share > 0.5 ? "strong" : undefined}
                         style={{ "--share": tint(share).toFixed(3) }}
-                        onClick={() => onChoose(chosen ? null : [t, q])}
-                        aria-label={`true ${data.classes[t]}, predicted ${data.classes[q]}: ${value} images, ${percent(share)}`}
+                        onClick={() => onChoose?.(chosen ? null : [t, q])}
+                        aria-label={`true ${classes[t]}, predicted ${classes[q]}: ${count(value, noun)}, ${percent(share)}`}
                         data-true={t}
                         data-predicted={q}
                       >
@@ -455,7 +534,7 @@ function inWords(value: unknown): string {
   return JSON.stringify(value);
 }
 
-function Provenance({ site, run, data }: { site: Site; run: number; data: RunData }) {
+export function Provenance({ site, run, data }: { site: Site; run: number; data: RunData }) {
   const p = data.provenance;
   const facts: [string, string][] = [
     ["preset", p.preset],

@@ -169,6 +169,27 @@ class FeatureSets:
         whole = pd.concat(parts, ignore_index=True)
         return whole[["split", *whole.columns.drop("split")]]
 
+    def export(self, path: str | Path) -> Path:
+        """Write all splits with names, labels and groups to one file that other tools read.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file; its ending says the format: `.h5ad` (AnnData), `.parquet` or `.npz`.
+
+        Returns
+        -------
+        Path
+            The file, which `features` and `run(features=...)` read again.
+        """
+        from histobench.roi.features.elsewhere import EXPORTS, export_features
+
+        kind = Path(path).suffix.lower().removeprefix(".")
+        if kind not in EXPORTS:
+            endings = ", ".join(f".{name}" for name in EXPORTS)
+            raise InvalidParameterError(f"path: {Path(path).name!r} does not end in one of {endings}")
+        return export_features([part.features for part in self.sets.values()], Path(path), kind)
+
     def __getitem__(self, split: str) -> Features:
         if split not in self.sets:
             raise MissingSplitError(f"there are no {split} images; splits: {', '.join(self.sets)}")

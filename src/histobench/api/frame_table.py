@@ -104,7 +104,7 @@ def write_frame(frame: Any, more: Sequence[str], *, labelled: bool = True) -> Fr
 
 def _chosen(frame: pd.DataFrame, more: Sequence[str], *, needed: Sequence[str]) -> dict[str, pd.Series[Any]]:
     """The columns that are read, by what the CSV calls them."""
-    from histobench.roi.data.sites import SITE_COLUMNS
+    from histobench.roi.data.sites import PLACE_COLUMNS, SITE_COLUMNS
 
     chosen: dict[str, pd.Series[Any]] = {}
     for column, known in FRAME_COLUMNS.items():
@@ -119,7 +119,8 @@ def _chosen(frame: pd.DataFrame, more: Sequence[str], *, needed: Sequence[str]) 
         if not _places(frame, name):
             raise HistobenchError(f"source: the DataFrame has no column {name!r}; {_has(frame)}")
         chosen.setdefault(name.lower(), _column(frame, name))
-    for name in SITE_COLUMNS:
+    placed = PLACE_COLUMNS if all(_places(frame, name) for name in PLACE_COLUMNS[:2]) else ()
+    for name in (*SITE_COLUMNS, *placed):
         if _places(frame, name):
             chosen.setdefault(name, _column(frame, name))
     return chosen

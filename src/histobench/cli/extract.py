@@ -121,13 +121,14 @@ def features_command(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from histobench.roi.features.elsewhere import export_features
+    from histobench.roi.features.feature_file import load
 
     files = [Path(file) for file in args.files]
     stem = files[0].stem
     for split in ("_train", "_val", "_test"):
         stem = stem.removesuffix(split)
     target = Path(args.output) if args.output else files[0].with_name(f"{stem}.{args.to}")
-    say(f"written: {export_features(files, target, args.to)}")
+    say(f"written: {export_features(list(map(load, files)), target, args.to)}")
     return 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import rounded
-from histobench.report.table import DEFAULT_METRIC, HEADLINE, LABELS, TableResult
+from histobench.report.table import DEFAULT_METRIC, LABELS, TableResult
 from histobench.roi.comparison.dataset_ranking import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
@@ -46,13 +46,17 @@ def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> 
         "rows": rows,
         "datasets": columns,
         "runs": runs,
-        "metrics": {metric: _metric(metric, results, rows, runs) for metric in HEADLINE},
+        "metrics": {metric: _metric(metric, results, rows, runs) for metric in _metrics(results)},
         "how": [result.how for result in results],
         "numImages": [result.n_images for result in results],
         "numGroups": [result.n_groups for result in results],
         # Under the table, so that nobody takes an accuracy for more than it is.
         "problems": ["; ".join(filter(None, (result.problem, *result.caveats))) for result in results],
     }
+
+
+def _metrics(results: Sequence[TableResult]) -> list[str]:
+    return list(dict.fromkeys(metric for result in results for metric in result.cells))
 
 
 def _numbers(result: TableResult) -> list[int]:

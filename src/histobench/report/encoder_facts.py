@@ -26,7 +26,8 @@ def encoder_facts(name: str) -> dict[str, Any]:
 def _facts(name: str) -> dict[str, Any]:
     spec = _spec(name)
     if spec is None:
-        return {"name": name, "title": name, "licence": "", "terms": "unknown"}
+        title = name.replace("@elsewhere", ": features computed elsewhere")
+        return {"name": name, "title": title, "licence": "", "terms": "unknown"}
     return {
         "name": name,
         "title": spec.title,

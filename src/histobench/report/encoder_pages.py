@@ -1,4 +1,4 @@
-"""Pages on all encoders, from stored files: how alike they are, which to use; and tiles of patients."""
+"""Pages on all encoders, from stored files: how alike they are, which to use; and attention on tiles."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text
+from histobench.core.files import check_plain, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
-from histobench.report.payload import rounded, write_payload
+from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.thumbnails import Cache, thumbnail
 from histobench.roi.comparison.choice import CHOICE_FILE
 from histobench.roi.comparison.similarity_table import (
@@ -28,6 +31,10 @@ from histobench.roi.results.layout import TaskFiles
 log = logging.getLogger(__name__)
 #: Most pictures of tiles with the most attention in one report.
 MOST_TILES = 4000
+#: Cells along the longer side of a map of attention, and most maps in one report.
+CELLS, MOST_MAPS = 48, 2000
+#: Levels of a map: even steps of the logarithm, from a tenth of the patient's mean to ten times that.
+LEVELS = 8
 
 
 def write_encoder_pages(site: Path, results_dir: Path) -> dict[str, bool]:
@@ -90,9 +97,10 @@ def write_top_tiles(
 ) -> list[int]:
     """Write the tiles with the most attention of each patient, with pictures where there is a source.
 
-    Returns the runs that have such tiles.
+    Tiles with coordinates also have a map of each slide. Returns the runs that have such tiles.
     """
     shown = []
+    drawn = 0
     pictures: dict[tuple[int, str], int] = {}
     for number, run in enumerate(inventory.runs):
         path = TaskFiles.beside(run.path).top_tiles
@@ -109,9 +117,59 @@ def write_top_tiles(
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("left out: the tiles of %s cannot be read (%s)", path.name, error)
             continue
-        write_payload(site, f"tiles/{number}", [{"patient": p, "tiles": t} for p, t in patients.items()])
+        maps = attention_maps(TaskFiles.beside(run.path).attention) if drawn < MOST_MAPS else {}
+        drawn += sum(map(len, maps.values()))
+        content = [{"patient": p, "tiles": t, "maps": maps.get(p, [])} for p, t in patients.items()]
+        write_payload(site, f"tiles/{number}", content)
         shown.append(number)
     return shown
+
+
+def attention_maps(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The attention on the slides of each patient; patients without coordinates of tiles have no map."""
+    try:
+        with np.load(check_plain(path), allow_pickle=False) as box:
+            if "coords" not in box.files:
+                return {}
+            found = {name: box[name] for name in box.files}
+        patient_of, slide_of = found["patient"], found["slide"]
+        # 1 is what every tile would have if all of the patient's had the same.
+        relative = found["attention"].astype(np.float64) * np.bincount(patient_of)[patient_of]
+        known = np.flatnonzero(np.isfinite(found["coords"]).all(axis=1))
+        order = known[np.lexsort((slide_of[known], patient_of[known]))]
+        keys = np.stack([patient_of[order], slide_of[order]])
+        starts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
+        maps: dict[str, list[dict[str, Any]]] = {}
+        for rows in np.split(order, starts) if len(order) else ():
+            cells = attention_cells(found["coords"][rows].astype(np.float64), relative[rows])
+            about = {"slide": str(found["slides"][slide_of[rows[0]]]), "tiles": len(rows)}
+            mine = maps.setdefault(str(found["patients"][patient_of[rows[0]]]), [])
+            mine.append({**about, "cells": packed(cells)})
+    except (OSError, ValueError, KeyError, IndexError, HistobenchError) as error:
+        log.warning("no maps of attention: %s cannot be read (%s)", path.name, error)
+        return {}
+    return maps
+
+
+def attention_cells(coords: NDArray[np.float64], relative: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Tiles [n, 2] as cells [rows, columns]: the level of their mean attention, and 0 where no tile is."""
+    from scipy.spatial import cKDTree
+
+    low, extent = coords.min(axis=0), np.ptp(coords, axis=0)
+    step = 0.0
+    if len(coords) > 1:  # tiles of one slide may be on several grids: how far apart are they as a rule?
+        some = coords[:: max(1, len(coords) // 2000)]
+        step = float(np.median(cKDTree(coords).query(some, k=2, p=np.inf)[0][:, 1]))
+    side = max(step, float(extent.max()) / (CELLS - 1)) or 1.0
+    place = np.rint((coords - low) / side).astype(np.int64)
+    columns, rows = (place.max(axis=0) + 1).tolist()
+    flat = place[:, 1] * columns + place[:, 0]
+    counts = np.bincount(flat, minlength=rows * columns)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.bincount(flat, weights=relative, minlength=rows * columns) / counts
+        level = np.floor((np.log10(mean) + 1) / 2 * LEVELS) + 1
+    cells = np.where(counts > 0, np.clip(np.nan_to_num(level, neginf=1.0), 1, LEVELS), 0)
+    return cells.reshape(rows, columns).astype(np.uint8)
 
 
 def _picture(

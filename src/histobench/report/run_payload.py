@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded
 from histobench.roi.comparison.stored_intervals import shown_intervals, stored_default_intervals
+from histobench.roi.metrics.target_metrics import SurvivalCurve, log_rank_p, target_metrics
+from histobench.roi.predictions import TargetPredictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import MULTILABEL, ORDINAL, SURVIVAL
 from histobench.statistics.intervals import Interval
 
 # Probabilities in sixteen bits, fine where they matter: near 0 and near 1.
@@ -113,12 +117,7 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
     ):
         raise HistobenchError(f"{run.path}: a label lies outside the class map")
     return {
-        "metrics": {name: rounded(value) for name, value in run.metrics.items()},
-        "undefined": run.undefined_metrics,
-        "warnings": _texts(run.info.get("warnings")),
-        "bounds": intervals.bounds,
-        "noBounds": intervals.reasons,
-        "boundsFrom": intervals.source,
+        **_facts(run, intervals),
         "perClass": {
             name: {key: rounded(value) for key, value in values.items()}
             for name, values in (content["metrics"].get("per_class") or {}).items()
@@ -131,8 +130,120 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
         "probabilities": packed(encode(predictions.probabilities)),
         "episodes": None if predictions.episodes is None else packed(predictions.episodes),
         "averaged": TaskFiles.beside(run.path).per_episode.exists(),
+    }
+
+
+def _facts(run: StoredRun, intervals: RunIntervals) -> dict[str, Any]:
+    """What the pages of all runs show."""
+    return {
+        "metrics": {name: rounded(value) for name, value in run.metrics.items()},
+        "undefined": run.undefined_metrics,
+        "warnings": _texts(run.info.get("warnings")),
+        "bounds": intervals.bounds,
+        "noBounds": intervals.reasons,
+        "boundsFrom": intervals.source,
         "provenance": provenance(run),
         "info": {key: value for key, value in run.info.items() if key not in _OWN_PLACE},
+    }
+
+
+#: Most points of a scatter plot.
+MOST_POINTS = 4000
+
+
+def target_payload(
+    run: StoredRun, *, intervals: RunIntervals, labels: Mapping[str, Interval]
+) -> dict[str, Any]:
+    """What the page of a run shows whose target is not a class; `labels` are intervals such as `auroc@0`."""
+    predictions = run.target_predictions
+    draw: dict[str, Callable[[TargetPredictions], dict[str, Any]]] = {
+        SURVIVAL: _survival_curves,
+        MULTILABEL: partial(_each_label, intervals=labels),
+        ORDINAL: _levels,
+    }
+    groups = len(set(predictions.groups) - {""}) if predictions.groups else 0
+    return {
+        **_facts(run, intervals),
+        "target": {
+            "kind": run.target,
+            "columns": list(predictions.columns),
+            "rows": len(predictions),
+            "groups": groups or None,
+            **draw.get(run.target, _points)(predictions),
+        },
+    }
+
+
+def _points(predictions: TargetPredictions) -> dict[str, Any]:
+    """True and predicted numbers; of many rows every so many, in the order of the truth."""
+    truth, said = predictions.truth[:, 0], predictions.predicted[:, 0]
+    order = np.argsort(truth, kind="stable")
+    shown = order[np.unique(np.linspace(0, len(order) - 1, MOST_POINTS).astype(np.int64))]
+    names = [predictions.img_names[row] for row in shown]
+    return {"truth": packed(truth[shown]), "predicted": packed(said[shown]), "names": names}
+
+
+def _survival_curves(predictions: TargetPredictions) -> dict[str, Any]:
+    """The curves of the patients above the median risk and of the others."""
+    time, event = predictions.truth[:, 0], predictions.truth[:, 1] > 0
+    risk = predictions.predicted[:, 0]
+    higher = risk > np.median(risk)
+    if higher.all() or not higher.any():
+        return {"curves": [], "ticks": [], "logRank": None}
+    ticks = np.linspace(0, time.max(), 5)
+    curves = []
+    for name, members in (("higher risk", higher), ("lower risk", ~higher)):
+        found = SurvivalCurve.of(time[members], event[members])
+        numbers = {"times": found.times, "alive": found.alive, "low": found.low, "high": found.high}
+        curves.append(
+            {
+                "name": name,
+                "patients": int(members.sum()),
+                "events": int(event[members].sum()),
+                "last": rounded(float(time[members].max())),
+                "atRisk": [int((time[members] >= tick).sum()) for tick in ticks],
+                **{key: [rounded(value) for value in values.tolist()] for key, values in numbers.items()},
+            }
+        )
+    p = log_rank_p(time, event, higher)
+    return {
+        "curves": curves,
+        "ticks": [rounded(tick, 3) for tick in ticks.tolist()],
+        "logRank": rounded(p, 3),
+    }
+
+
+def _each_label(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Areas of every label with their intervals, and what the curves are drawn from."""
+    found = target_metrics(predictions)
+
+    def area(name: str) -> list[float | None]:
+        interval = intervals.get(name)
+        bounds = (None, None) if interval is None else (interval.low, interval.high)
+        return [rounded(value) for value in (found[name].value, *bounds)]
+
+    return {
+        "labels": [
+            {
+                "name": name,
+                "positives": int(predictions.truth[:, place].sum()),
+                "auroc": area(f"auroc@{place}"),
+                "auprc": area(f"auprc@{place}"),
+            }
+            for place, name in enumerate(predictions.columns)
+        ],
+        "truth": packed(predictions.truth.astype(np.uint8)),
+        "predicted": packed(encode(predictions.predicted)),
+    }
+
+
+def _levels(predictions: TargetPredictions) -> dict[str, Any]:
+    """The places of the true and of the most probable level."""
+    levels = [float(name) for name in predictions.predicted_columns]
+    return {
+        "levels": list(predictions.predicted_columns),
+        "truth": packed(np.searchsorted(levels, predictions.truth[:, 0]).astype(np.int64)),
+        "predicted": packed(predictions.predicted.argmax(axis=1).astype(np.int64)),
     }
 
 

@@ -25,10 +25,11 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.methods import methods_payload
 from histobench.report.payload import site_folder, write_page, write_payload
 from histobench.report.robustness_page import board_index, stored_tables, write_robustness_page
-from histobench.report.table import TableJob, TableResult, WrongImages, build_table, metric_facts
+from histobench.report.table import TableJob, TableResult, WrongImages, build_table, metric_facts, metrics_of
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.results.layout import TaskFiles
+from histobench.roi.task_catalogue import CLASS, task_target
 
 log = logging.getLogger(__name__)
 #: Less than this is not worth starting processes for: runs, and bytes of predictions.
@@ -289,7 +290,12 @@ def _overview(
         "datasets": _dataset_facts(inventory, results),
         "metrics": metric_facts(inventory.runs),
         "boards": [
-            {"task": board.task, "setting": board.setting, "preset": board.preset}
+            {
+                "task": board.task,
+                "setting": board.setting,
+                "preset": board.preset,
+                "metrics": list(metrics_of(task_target(board.task))),
+            }
             for board in inventory.boards
         ],
         "runs": {
@@ -309,15 +315,16 @@ def _dataset_facts(inventory: Inventory, results: list[TableResult]) -> list[dic
     facts = []
     for index, name in enumerate(inventory.datasets):
         members = [result for result in results if result.dataset_index == index]
-        classes = next(
-            run.classes for run, d in zip(inventory.runs, inventory.dataset_of, strict=True) if d == index
-        )
+        runs = [run for run, d in zip(inventory.runs, inventory.dataset_of, strict=True) if d == index]
+        classes = next((run.classes for run in runs if run.target == CLASS), ())
+        targets = dict.fromkeys(run.target for run in runs if run.target != CLASS)
         facts.append(
             {
                 "name": name,
-                "images": max((result.n_images for result in members), default=0),
+                "images": max((max(result.n_images, result.n_tiles) for result in members), default=0),
                 "groups": max((result.n_groups or 0 for result in members), default=0) or None,
                 "classes": len(classes),
+                "targets": list(targets),
             }
         )
     return facts

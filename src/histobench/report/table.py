@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded, write_payload
-from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
-from histobench.roi.comparison.metric_intervals import METHOD
+from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
+from histobench.roi.comparison.grids import beaten_parts, elsewhere_words
 from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
     TESTED,
@@ -29,7 +29,7 @@ from histobench.roi.comparison.table_statistics import (
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
+from histobench.roi.task_catalogue import CLASS, TARGETS
 from histobench.statistics.intervals import Interval
 
 # The test images that runs share: named once, however many runs look at them.
@@ -104,22 +104,23 @@ LABELS = {
     **_OF_CLASSES,
     **{metric: label for kind in TARGETS.values() for metric, label in kind.labels.items()},
 }
-HEADLINE = tuple(LABELS)
 _TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.metrics)}
 
 
 def metric_facts(runs: Iterable[StoredRun]) -> list[dict[str, Any]]:
     """Name, label and direction of every metric of the leaderboard that is of a target of these runs."""
     kinds = {run.target for run in runs} or {CLASS}
-    offered = {
-        *(_OF_CLASSES if CLASS in kinds else ()),
-        *(metric for kind in kinds - {CLASS} for metric in TARGETS[kind].metrics),
-    }
+    offered = {metric for kind in kinds for metric in metrics_of(kind)}
     return [
         {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in _TESTED}
         for name, label in LABELS.items()
         if name in offered
     ]
+
+
+def metrics_of(target: str) -> tuple[str, ...]:
+    """The metrics of a kind of target, those that tables show."""
+    return tuple(_OF_CLASSES) if target == CLASS else TARGETS[target].metrics
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class TableResult:
     image_sets: dict[str, WrongImages] = field(default_factory=dict)
     image_set_of: dict[int, str] = field(default_factory=dict)  # run -> image set
     episodes: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
-    n_images: int = 0
+    n_images: int = 0  # rows of the predictions
+    n_tiles: int = 0  # test images, where the rows are patients
     n_groups: int | None = None
     how: str = ""
     interval_kinds: set[str] = field(default_factory=set)  # methods: "logit-t", "wilson", ...
@@ -200,25 +202,30 @@ def _build(job: TableJob) -> TableResult:
 
 
 def _of_target(job: TableJob, result: TableResult) -> TableResult:
-    """The table of a target that is not a class: values, intervals and tests, but no pages of images."""
-    statistics = table_of_target(dict(job.runs.values()))
-    _add_facts(result, statistics, job.runs)
-    for number, (name, run) in job.runs.items():
-        result.failures[number] = f"{a_target(run.target)} has no page of single images"
-        bounds = {
-            metric: (rounded(found.intervals[name].low), rounded(found.intervals[name].high))
-            for metric, found in statistics.metrics.items()
-        }
-        _add_cells(result, statistics.metrics, number, name, run, bounds)
-    result.interval_kinds |= {METHOD} if statistics.metrics else set()
-    return _finished(job, result, statistics, job.runs)
+    """The table of a target that is not a class: values, intervals and tests, without single images."""
+    readable = _readable(job, result)
+    statistics = table_of_target(dict(readable.values())) if readable else TableStatistics()
+    _add_facts(result, statistics, readable)
+    for number, (name, run) in readable.items():
+        quick = {metric: found.intervals[name] for metric, found in statistics.metrics.items()}
+        intervals = run_intervals_of(run, quick, how=result.how)
+        result.interval_kinds |= intervals.kinds
+        labels = {metric: found[name] for metric, found in statistics.labels.items()}
+        content = target_payload(run, intervals=intervals, labels=labels)
+        write_payload(job.site, f"run/{number}", content)
+        tiles = run.info.get("num_test_tiles")
+        result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
+        _add_cells(result, statistics.metrics, number, name, run, intervals.bounds)
+    return _finished(job, result, statistics, readable)
 
 
 def _add_facts(
     result: TableResult, statistics: TableStatistics, runs: Mapping[int, tuple[str, StoredRun]]
 ) -> None:
     result.problem = statistics.problem
-    result.caveats = tuple(dict.fromkeys(text for _, run in runs.values() for text in run.caveats))
+    noted = [text for _, run in runs.values() for text in run.caveats]
+    elsewhere = elsewhere_words(name for name, _ in runs.values())
+    result.caveats = tuple(dict.fromkeys([*noted, *elsewhere]))
     result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
     result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
 
@@ -230,7 +237,9 @@ def _finished(
     readable: Mapping[int, tuple[str, StoredRun]],
 ) -> TableResult:
     for metric, found in statistics.metrics.items():
-        result.tests[metric] = (TEST_NAMES.get(found.test, ""), found.note)
+        values = {name: run.metrics.get(metric) for name, run in readable.values()}
+        notes = [found.note, *_combinations(metric, found, values)]
+        result.tests[metric] = (TEST_NAMES.get(found.test, ""), ". ".join(filter(None, notes)))
         if found.standings is not None:
             winner = found.standings.winner
             result.winners[metric] = {
@@ -244,11 +253,26 @@ def _finished(
     return result
 
 
+def _combinations(metric: str, found: MetricStatistics, values: Mapping[str, float | None]) -> list[str]:
+    """Whether combinations of encoders beat the better of their parts, by the table's own rule."""
+    pairs, (first, second) = found.pairs, found.pairs.places
+    shown = {
+        (pairs.names[a], pairs.names[b]): (float(difference), bool(holds))
+        for a, b, difference, holds in zip(first, second, pairs.difference, pairs.holds, strict=True)
+    }
+
+    def difference(name: str, part: str) -> tuple[float, bool] | None:
+        turned = shown.get((part, name))
+        return shown.get((name, part)) if turned is None else (-turned[0], turned[1])
+
+    return [words for _, words in beaten_parts(values, difference, lower=metric in LOWER_IS_BETTER)]
+
+
 def _readable(job: TableJob, result: TableResult) -> dict[int, tuple[str, StoredRun]]:
     readable: dict[int, tuple[str, StoredRun]] = {}
     for number, (name, run) in job.runs.items():
         try:
-            if len(run.predictions) == 0:
+            if len(run.predictions if run.target == CLASS else run.target_predictions) == 0:
                 raise HistobenchError(f"{run.path}: no predictions")
             readable[number] = (name, run)
         except HistobenchError as error:
@@ -290,7 +314,7 @@ def _add_cells(
     run: StoredRun,
     bounds: Mapping[str, Any],
 ) -> None:
-    for metric in HEADLINE:
+    for metric in metrics_of(run.target):
         low, high = bounds.get(metric) or (None, None)
         standing = metrics[metric].standing(name) if metric in metrics else "untested"
         together = metrics[metric].standings if metric in metrics else None

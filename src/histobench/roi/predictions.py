@@ -68,6 +68,9 @@ class TileAttention:
     patients: tuple[str, ...]
     patient_of: NDArray[np.int64]  # [n], a row of the patients' predictions
     weights: NDArray[np.float64]  # [n], those of a patient sum to one
+    coords: NDArray[np.float64] | None = None  # [n, 2], x and y on the slide; NaN where not known
+    slides: tuple[str, ...] = ()
+    slide_of: NDArray[np.int64] | None = None  # [n]
 
     def top_tiles(self) -> Iterator[tuple[str, int, str, float]]:
         """(patient, rank, image, weight) of the tiles with the most attention, patient by patient."""

@@ -159,6 +159,11 @@ def not_applicable(task: str, target: str) -> str:
     return f"does not apply to {a_target(target)}, whose task is {TARGETS[target].task}"
 
 
+def task_target(name: str) -> str:
+    """The kind of target that a task predicts; those of other tools predict classes."""
+    return _BY_NAME[name].target if name in _BY_NAME else CLASS
+
+
 def task_words(name: str) -> str:
     """What a task is in a sentence; one of another tool goes by its name."""
     return _BY_NAME[name].words if name in _BY_NAME else name

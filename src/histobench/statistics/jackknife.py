@@ -414,7 +414,8 @@ def jackknife_bounds(
     if biased:
         bias = (len(influences) - 1) * (scaled.left_out.mean(axis=0) - scaled.values)
         below, above = below + np.maximum(bias, 0.0), above + np.maximum(-bias, 0.0)
-    low, high = scale.backward(scaled.values - below), scale.backward(scaled.values + above)
+    with np.errstate(over="ignore"):  # a bound without end is none
+        low, high = scale.backward(scaled.values - below), scale.backward(scaled.values + above)
     still = squares <= 1e-18 * np.maximum(1.0, scaled.values**2)
     if few_carry:
         carried = effective_influences(influences) < LEAST_FREEDOM

@@ -135,9 +135,9 @@ def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
         ("regression", np.full(60, np.nan), "label 'nan' is not a number"),
         ("regression", np.array(["a"] * 60), "needs numbers"),
         ("survival", np.ones(60), r"needs numbers \[60, 2\] \(time, event\)"),
-        ("survival", np.stack([np.arange(60.0), np.full(60, 2.0)], axis=1), "event '2.0' is not 0"),
-        ("survival", np.stack([-np.arange(60.0), np.ones(60)], axis=1), "time '-1.0' is negative"),
-        ("survival", np.stack([np.arange(60.0), np.zeros(60)], axis=1), "event is 0 everywhere"),
+        ("survival", np.stack([1 + np.arange(60.0), np.full(60, 2.0)], axis=1), "event '2.0' is not 0"),
+        ("survival", np.stack([1 - np.arange(60.0), np.ones(60)], axis=1), "time '0.0' is not above 0"),
+        ("survival", np.stack([1 + np.arange(60.0), np.zeros(60)], axis=1), "event is 0 everywhere"),
         ("surviva", np.ones(60), "did you mean"),
         ("ordinal", np.arange(60) / 2, "label '0.5' is not a whole number"),
         ("ordinal", np.arange(60), "label has 60 levels and looks continuous"),
@@ -224,6 +224,7 @@ def test_two_encoders_are_compared_by_patients(tmp_path: Path) -> None:
     [
         ("time", "", "survival", "no time"),
         ("event", 3, "survival", "event '3' is not 0 (censored) or 1 (--target survival)"),
+        ("time", 0, "survival", "time '0' is not above 0 (--target survival)"),
         ("label", "many", "regression", "label 'many' is not a number (--target regression)"),
         ("label", 4.0, "regression", "label is 4 everywhere"),
         ("label", None, "class", "give --target regression"),
@@ -259,3 +260,33 @@ def test_classes_and_a_target_may_share_a_results_folder(tmp_path: Path) -> None
     assert not any(run.caveats for run in found.runs)
     with pytest.raises(hb.HistobenchError, match="r2 is not for classes"):
         hb.compare(tmp_path, task="Proto", metric="r2")
+
+
+def test_the_same_fault_in_every_row_is_one_line(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(table)
+    frame["label"] = "benign"
+    frame.to_csv(table.parent / "names.csv", index=False)
+    flags = ["--models", "tiny-vl", "--target", "regression"]
+    assert main(["run", "--data", str(table.parent / "names.csv"), *flags]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].endswith("label 'benign' is not a number (--target regression) (and 89 more like it)")
+
+
+def test_nothing_to_tell_apart_is_one_line(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.read_csv(table)
+    frame["label"] = "benign"
+    frame.to_csv(table.parent / "one.csv", index=False)
+    results = ["--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(table.parent / "one.csv"), "--models", "tiny-vl", *results]) == 2
+    assert capsys.readouterr().err.strip().endswith("all images are of one class (benign); two are needed")
+    x, _, survival, patient = arrays()
+    ended = survival.copy()
+    ended[60:, 1] = 0
+    with pytest.raises(hb.HistobenchError, match="test set: event is 0 everywhere"):
+        hb.evaluate(
+            x[:60], x[60:], ended[:60], ended[60:], groups=patient[60:], train_groups=patient[:60],
+            target="survival",
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import h5py
@@ -113,6 +114,8 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
         ("width", "features of several lengths (12, 13)"),
         ("other", "16 of 16 images of labels are not in"),
         ("gone", "1 of 16 images of labels are not in"),
+        ("twice", "is listed twice, also at"),
+        ("text coords", "has coordinates that are not numbers"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -128,6 +131,9 @@ def test_bad_input_is_one_clear_line(
             box["coords"].resize((count - 1, 2))
         elif damage == "same coords":
             box["coords"][1] = box["coords"][0]
+        elif damage == "text coords":
+            del box["coords"]
+            box["coords"] = np.full((count, 2), np.nan)
         elif damage == "nan":
             box["features"][0, 0] = np.nan
         elif damage == "no features":
@@ -141,10 +147,17 @@ def test_bad_input_is_one_clear_line(
         file.unlink()
     elif damage == "other":
         _table(labels, [(f"x{i}", "ab"[i % 2], "train" if i < 8 else "test", "") for i in range(16)])
+    elif damage == "twice":
+        labels.write_text(labels.read_text() + "TCGA-00.abc.svs,no,train,P0\n")
     with pytest.raises(HistobenchError) as caught:
         hb.features(folder, labels)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(labels), "--features", str(folder), *flags]) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join((shown.out + shown.err).split())
+    assert "features: features:" not in shown.out + shown.err
 
 
 def _images(root: Path) -> tuple[Path, np.ndarray, list[str]]:
@@ -207,6 +220,11 @@ def test_a_run_of_the_command_line_and_the_way_back(
     encoders = set(hb.open_results(results).table()["encoder"])
     assert encoders == {"mine@elsewhere", "other@elsewhere", "mine@elsewhere+other@elsewhere"}
 
+    assert main(["report", str(results), "-o", str(tmp_path / "site")]) == 0
+    boards = "".join(file.read_text() for file in (tmp_path / "site" / "data" / "board").glob("*.js"))
+    assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in boards
+    assert "features computed elsewhere" in boards
+
     stored = sorted((results / "features").glob("*_Model_?mine@elsewhere?_*.pt"))
     joined = load(next((results / "features").glob("*mine@elsewhere+other@elsewhere*train.pt"))).embeddings
     both = np.concatenate([rows[:20], noise[:20]], axis=1).astype(np.float64)
@@ -223,25 +241,25 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert "nothing does not exist" in capsys.readouterr().err
 
 
-def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     pd = pytest.importorskip("pandas")
     from scipy.sparse import csr_matrix
 
     labels, rows, names = _images(tmp_path)
     # The text of pandas 3 is written only where that is allowed, as values with a mask.
-    monkeypatch.setattr(anndata.settings, "allow_write_nullable_strings", True)
-    obs = pd.DataFrame({"number": np.arange(40)}, index=pd.Index(names, dtype=object))
-    dense = anndata.AnnData(X=rows, obs=obs)
-    dense.write_h5ad(tmp_path / "dense.h5ad")
-    anndata.AnnData(X=csr_matrix(rows), obs=obs).write_h5ad(tmp_path / "sparse.h5ad")
-    layered = anndata.AnnData(obs=obs.copy())
-    layered.obsm["X_uni"] = rows
-    layered.write_h5ad(tmp_path / "layered.h5ad")
-    categories = pd.Categorical(names)
-    index = pd.Index([str(row) for row in range(40)], dtype=object)
-    named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
-    named.write_h5ad(tmp_path / "named.h5ad")
+    with anndata.settings.override(allow_write_nullable_strings=True):
+        obs = pd.DataFrame({"number": np.arange(40)}, index=pd.Index(names, dtype=object))
+        dense = anndata.AnnData(X=rows, obs=obs)
+        dense.write_h5ad(tmp_path / "dense.h5ad")
+        anndata.AnnData(X=csr_matrix(rows), obs=obs).write_h5ad(tmp_path / "sparse.h5ad")
+        layered = anndata.AnnData(obs=obs.copy())
+        layered.obsm["X_uni"] = rows
+        layered.write_h5ad(tmp_path / "layered.h5ad")
+        categories = pd.Categorical(names)
+        index = pd.Index([str(row) for row in range(40)], dtype=object)
+        named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
+        named.write_h5ad(tmp_path / "named.h5ad")
     for file in ("dense", "sparse", "layered", "named"):
         np.testing.assert_array_equal(hb.features(tmp_path / f"{file}.h5ad", labels).train.X, rows[:20])
 
@@ -274,3 +292,57 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
     sets = hb.features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
     expected = np.arange(24).reshape(8, 3) % 7
     np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
+def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    with labels.open() as handle:
+        rows = list(csv.reader(handle))[1:]
+    # Two slides of the same label are one patient.
+    _table(labels, [(*row[:3], f"P{k // 4}{k % 2}") for k, row in enumerate(rows)])
+    options = {"tasks": ["KNN", "Linear-Probe", "Patient"], "device": "cpu"}
+    hb.run(labels, features=[f"uni={folder}"], results=tmp_path / "one", **options)
+    stored = [str(file) for file in sorted((tmp_path / "one" / "features").glob("*.pt"))]
+    if kind == "pt":
+        other = tmp_path / "one" / "features"
+    elif kind == "clam pt":
+        (tmp_path / "h5_files").symlink_to(folder)
+        other = tmp_path / "pt_files"
+        other.mkdir()
+        for file in folder.iterdir():
+            with h5py.File(file) as box:
+                torch.save(torch.from_numpy(box["features"][:]), other / f"{file.stem}.pt")
+    else:
+        other = tmp_path / f"back.{kind}"
+        assert main(["features", "export", *stored, "--to", kind, "-o", str(other)]) == 0
+    if kind == "h5ad":
+        anndata = pytest.importorskip("anndata")
+        again = anndata.read_h5ad(other)
+        assert again.obsm["spatial"][1].tolist() == [512, 1024]
+        other = tmp_path / "written.h5ad"
+        again.write_h5ad(other)
+    hb.run(labels, features=[f"uni={other}"], results=tmp_path / "two", **options)
+    found = 0
+    for file in sorted((tmp_path / "one").rglob("*_complete_results.json")):
+        first, second = (
+            json.loads((tmp_path / run / file.relative_to(tmp_path / "one")).read_text())["metrics"]
+            for run in ("one", "two")
+        )
+        assert first == second
+        found += 1
+    assert found == 5
+    one, two = (np.load(next((tmp_path / run).rglob("*_attention.npz"))) for run in ("one", "two"))
+    assert set(one) == set(two)
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_sets_are_exported_from_python(tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    sets = hb.features(folder, labels)
+    again = hb.features(sets.export(tmp_path / "sets.npz"), labels)
+    np.testing.assert_array_equal(again.test.X, sets.test.X)
+    assert list(again.test.names) == list(sets.test.names)
+    with pytest.raises(ValueError, match="does not end in one of"):
+        sets.export(tmp_path / "sets.csv")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from sklearn import metrics
 from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.target_metrics import evaluate_target, target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "studies"))
+from target_coverage import Case, coverage
 
 
 def predictions(
@@ -125,33 +130,34 @@ def test_metrics_of_levels_are_those_of_scikit_learn() -> None:
     assert found["mae"].value == pytest.approx(error, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["regression", "survival"])
-def test_intervals_hold_the_true_value_as_often_as_they_say(kind: str) -> None:
-    """Patients with several rows each (numbers), or one (survival); the truth is that of a very large set."""
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("regression", 40, 5, 1.0),
+        Case("survival", 60, 1, 1.0, 0.5),
+        Case("ordinal", 60, 1, 1.0),
+        Case("multilabel", 60, 1, 1.0, 0.25),
+    ],
+    ids=lambda case: case.kind,
+)
+def test_intervals_hold_the_true_value_as_often_as_they_say(case: Case) -> None:
+    for name, (held, known) in coverage(case, 100, many=4000).items():
+        assert held >= 0.88, name
+        assert known > 0.9, name
 
-    def draw(n_patients: int, seed: int) -> TargetPredictions:
-        rng = np.random.default_rng([seed, n_patients])
-        if kind == "survival":
-            score = rng.normal(size=n_patients)
-            lived, end = rng.exponential(np.exp(-score)), rng.exponential(2, size=n_patients)
-            truth = np.stack([np.minimum(lived, end), lived <= end], axis=1).astype(float)
-            groups = tuple(map(str, range(n_patients)))
-            return predictions(truth, score, kind, weights=truth[:, 1], groups=groups)
-        own = np.repeat(rng.normal(size=(n_patients, 2)), 4, axis=0)
-        truth = own[:, 0] + 0.3 * rng.normal(size=4 * n_patients)
-        said = truth + 0.6 * own[:, 1] + 0.3 * rng.normal(size=4 * n_patients)
-        return predictions(truth, said, groups=tuple(map(str, np.repeat(np.arange(n_patients), 4))))
 
-    names = ("r2", "pearson", "spearman", "mae") if kind == "regression" else ("harrell_c",)
-    whole = target_metrics(draw(3000, 0))
-    held = dict.fromkeys(names, 0)
-    tries = 100
-    for seed in range(1, tries + 1):
-        table = TargetTable.of({"a": draw(40, seed)})
-        for name in names:
-            interval = table.intervals(name)["a"]
-            held[name] += interval.low <= whole[name].value <= interval.high
-    assert all(88 <= count <= 100 for count in held.values()), held
+def test_a_rare_label_has_no_interval() -> None:
+    draw = np.random.default_rng(0)
+    truth = np.zeros((30, 2))
+    truth[:15, 0] = truth[:4, 1] = 1
+    names, groups = tuple(map(str, range(30))), tuple(map(str, np.arange(30) // 2))
+    labels = ("EGFR", "KRAS")
+    run = TargetPredictions("multilabel", labels, truth, labels, draw.random((30, 2)), names, groups)
+    table = TargetTable.of({"a": run})
+    assert table.intervals("auroc@0")["a"].low is not None
+    assert table.intervals("auroc@1")["a"].reason == "too few groups with KRAS: 2 (an interval needs 3)"
+    assert table.intervals("macro_auroc")["a"].low is None
+    assert table.intervals("micro_auroc")["a"].low is not None
 
 
 def test_too_few_groups_have_no_interval() -> None:

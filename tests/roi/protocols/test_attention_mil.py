@@ -15,16 +15,24 @@ from histobench.roi.protocols import attention_mil as mil
 from histobench.roi.protocols.attention_mil import Bags, GatedAttention, Scaling, attention_mil
 
 
-def bags_with_a_key_tile(n: int, size: int, seed: int, d: int = 16) -> tuple[Bags, np.ndarray]:
+def bags_with_a_key_tile(
+    n: int, size: int, seed: int, d: int = 16, shift: float = 3.0
+) -> tuple[Bags, np.ndarray]:
     """Of the tiles of a positive bag one in ten is shifted; which ones are [n * size]."""
     draw = np.random.default_rng(seed)
     labels = np.arange(n) % 2
     bag_of = np.repeat(np.arange(n), size)
     key = (np.tile(np.arange(size), n) % 10 == 0) & (labels[bag_of] == 1)
-    tiles = draw.normal(size=(n * size, d)) + 3.0 * key[:, None] * (np.arange(d) < 4)
+    tiles = draw.normal(size=(n * size, d)) + shift * key[:, None] * (np.arange(d) < 4)
     shuffled = draw.permutation(n * size)  # tiles of a bag need not follow one another
     tensor = torch.tensor(tiles[shuffled], dtype=torch.float32)
     return Bags(tensor, bag_of[shuffled], labels), key[shuffled]
+
+
+def mislabelled(bags: Bags, seed: int) -> Bags:
+    """The bags with the labels of one in eight exchanged, so that no ranking is perfect."""
+    wrong = np.random.default_rng(seed).permutation(len(bags)) < len(bags) // 8
+    return Bags(bags.tiles, bags.bag_of, np.where(wrong, 1 - bags.labels, bags.labels))
 
 
 def formula(network: GatedAttention, run: int, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,44 +149,70 @@ def test_a_bag_of_a_hundred_thousand_tiles_goes_through_in_blocks() -> None:
     np.testing.assert_allclose(attention[0, 1:-2].numpy(), weights.numpy(), rtol=1e-4)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> None:
-    train, _ = bags_with_a_key_tile(80, 40, seed=2)
-    test, _ = bags_with_a_key_tile(60, 40, seed=3)
+class _Plain(nn.Module):
+    """Gated attention by the published description (Ilse et al. 2018, equations 7 and 9), bag by bag."""
 
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.v, self.u = nn.Linear(16, 128), nn.Linear(16, 128)
-            self.w, self.c = nn.Linear(128, 1), nn.Linear(16, 2)
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.v, self.u = nn.Linear(dimension, 128), nn.Linear(dimension, 128)
+        self.w, self.c = nn.Linear(128, 1), nn.Linear(dimension, 2)
 
-        def forward(self, bag: torch.Tensor) -> torch.Tensor:
-            attention = torch.softmax(self.w(torch.tanh(self.v(bag)) * torch.sigmoid(self.u(bag))), dim=0)
-            return self.c((attention * bag).sum(0))
+    def forward(self, bag: torch.Tensor) -> torch.Tensor:
+        attention = torch.softmax(self.w(torch.tanh(self.v(bag)) * torch.sigmoid(self.u(bag))), dim=0)
+        return self.c(nn.functional.dropout((attention * bag).sum(0), 0.25, self.training))
 
+
+def _plain_training(train: Bags, val: Bags, test: Bags, seed: int) -> list[float]:
+    """A plain loop with the settings of Patho-Bench; the epoch with the least loss on `val` counts."""
+    torch.manual_seed(seed)
+    network, first = _Plain(train.tiles.shape[1]), GatedAttention(train.tiles.shape[1], 2, runs=1, seed=seed)
+    with torch.no_grad():
+        for layer, name in ((network.v, "tanh"), (network.u, "gate"), (network.c, "class")):
+            layer.weight.copy_(getattr(first, f"{name}_weight")[0].T)
+            layer.bias.copy_(getattr(first, f"{name}_bias")[0, 0])
+        network.w.weight.copy_(first.score_weight[0].T)
     mean, spread = train.tiles.mean(0), train.tiles.std(0)
-    said = []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        network = Plain()
-        optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4, weight_decay=1e-5)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * 80, eta_min=1e-8)
-        rows = train.rows()
-        for bag in torch.cat([torch.randperm(80) for _ in range(20)]).tolist():
-            logits = network((train.tiles[rows[bag]] - mean) / spread)
-            loss = nn.functional.cross_entropy(logits[None], torch.tensor([int(train.labels[bag])]))
+
+    def bags_of(bags: Bags) -> list[torch.Tensor]:
+        return [(bags.tiles[rows] - mean) / spread for rows in bags.rows()]
+
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4, weight_decay=1e-5)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train), eta_min=1e-8)
+    labels = torch.from_numpy(train.labels)
+    tiles, held, asked = bags_of(train), bags_of(val), bags_of(test)
+    best, said = np.inf, [0.5] * len(test)
+    for _ in range(20):
+        network.train()
+        for bag in torch.randperm(len(train)).tolist():
+            loss = nn.functional.cross_entropy(network(tiles[bag])[None], labels[bag : bag + 1])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+        network.eval()
         with torch.no_grad():
-            said.append([network((test.tiles[own] - mean) / spread).softmax(0)[1] for own in test.rows()])
-    ours = attention_mil(train, test, n_classes=2, runs=3)
+            logits = torch.stack([network(bag) for bag in held])
+            loss = float(nn.functional.cross_entropy(logits, torch.from_numpy(val.labels)))
+            if loss < best:
+                best, said = loss, [float(network(bag).softmax(0)[1]) for bag in asked]
+    return said
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> None:
+    """The same bags and first weights; the order of the bags and dropout differ. Some labels are wrong."""
+    train, val, test = (
+        mislabelled(bags_with_a_key_tile(n, 40, seed=seed, shift=2.6)[0], seed)
+        for seed, n in ((2, 80), (4, 40), (3, 200))
+    )
+    seeds = 3
+    ours = attention_mil(train, test, n_classes=2, val=val, runs=seeds, seed=0)
     mine = [roc_auc_score(test.labels, run.probabilities[:, 1]) for run in ours.runs]
-    theirs = [roc_auc_score(test.labels, each) for each in said]
-    assert min(theirs) > 0.8
-    assert abs(np.mean(mine) - np.mean(theirs)) < 0.05
+    theirs = [roc_auc_score(test.labels, _plain_training(train, val, test, seed)) for seed in range(seeds)]
+    assert 0.7 < min(theirs) <= max(theirs) < 0.95
+    noise = np.hypot(np.std(mine, ddof=1), np.std(theirs, ddof=1)) / seeds**0.5
+    assert abs(np.mean(mine) - np.mean(theirs)) < 3 * noise + 0.01
 
 
 def test_the_forward_pass_is_that_of_a_public_package() -> None:

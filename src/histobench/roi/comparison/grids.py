@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
@@ -86,7 +87,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             *starred,
             *_standing_words(comparison, table, digits),
             *combination_words(comparison, table, digits=digits),
-            *elsewhere_words(table),
+            *elsewhere_words(entry.name for entry in table.entries),
             _how(comparison, table),
             *table.notes,
             *(f"({number}) {text}" for number, text in enumerate(caveats, start=1)),
@@ -127,33 +128,57 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
 
 def combination_words(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> list[str]:
     """Whether each combination beats the better of its parts, by the table's corrected paired test."""
-    values = {entry.name: entry.value for entry in table.entries if entry.value is not None}
-    sign = -1.0 if comparison.lower_is_better else 1.0
-    asked, better = [], []
-    for name in values:
-        parts = [part for part in combined_parts(name) if part in values]
-        if len(parts) < 2:
-            continue
-        best = max(parts, key=lambda part: sign * float(values[part] or 0.0))
-        pair = table.pair(name, best)
-        asked.append(name)
-        if pair is not None and pair.holds and sign * pair.difference > 0:
+    values = {entry.name: entry.value for entry in table.entries}
+
+    def difference(name: str, part: str) -> tuple[float, bool] | None:
+        pair = table.pair(name, part)
+        return None if pair is None else (pair.difference, pair.holds)
+
+    words = []
+    for both, sentence in beaten_parts(values, difference, lower=comparison.lower_is_better):
+        pair = None if both is None else table.pair(*both)
+        if pair is not None:
             interval = pair.simultaneous if table.test == "jackknife" else pair.interval
             p = pair.p_simultaneous if table.test == "jackknife" else pair.p_adjusted
-            better.append(
-                f"{name} beats {best}, the better of its parts: "
-                f"{shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
-            )
+            sentence += f": {shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
+        words.append(sentence)
+    return words
+
+
+def beaten_parts(
+    values: Mapping[str, float | None],
+    difference: Callable[[str, str], tuple[float, bool] | None],
+    *,
+    lower: bool,
+) -> list[tuple[tuple[str, str] | None, str]]:
+    """The combinations that beat the better of their parts: (combination, part) and a sentence each.
+
+    `difference` gives that of two encoders and whether it holds. Where no combination does, the one sentence
+    says so.
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    sign = -1.0 if lower else 1.0
+    asked: list[str] = []
+    better: list[tuple[tuple[str, str] | None, str]] = []
+    for name in known:
+        parts = [part for part in combined_parts(name) if part in known]
+        if len(parts) < 2:
+            continue
+        best = max(parts, key=lambda part: sign * known[part])
+        found = difference(name, best)
+        asked.append(name)
+        if found is not None and found[1] and sign * found[0] > 0:
+            better.append(((name, best), f"{name} beats {best}, the better of its parts"))
     if asked and not better:
         who = asked[0] if len(asked) == 1 else f"none of the {len(asked)} combinations"
         verb = "is not shown to beat" if len(asked) == 1 else "is shown to beat"
-        return [f"{who} {verb} the better of its parts (paired, corrected)"]
+        return [(None, f"{who} {verb} the better of its parts (paired, corrected)")]
     return better
 
 
-def elsewhere_words(table: DatasetTable) -> list[str]:
-    """A note where features were not computed here."""
-    if not any("@elsewhere" in entry.name for entry in table.entries):
+def elsewhere_words(names: Iterable[str]) -> list[str]:
+    """A note where the features of an encoder were not computed here."""
+    if not any("@elsewhere" in name for name in names):
         return []
     return ["@elsewhere: features computed elsewhere; their images, weights and transform were not checked"]
 

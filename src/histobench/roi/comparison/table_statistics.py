@@ -175,6 +175,8 @@ class TableStatistics:
     n_groups: int | None = None
     resampled: str = ""  # what was left out one at a time, in words
     problem: str = ""
+    #: Of several labels: "auroc@0" -> run -> interval of the first label's.
+    labels: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
 
 def table_of_target(runs: Mapping[str, StoredRun]) -> TableStatistics:
@@ -188,6 +190,7 @@ def table_of_target(runs: Mapping[str, StoredRun]) -> TableStatistics:
         n_images=table.n_rows,
         n_groups=None if table.units.group_of is None else table.units.n_units,
         resampled=RESAMPLED["plain" if table.units.group_of is None else "cluster"],
+        labels={metric: table.intervals(metric) for metric in table.found if "@" in metric},
     )
 
 

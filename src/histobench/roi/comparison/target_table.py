@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.metric_intervals import METHOD, scale_of, why_no_interval
-from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.sampling_units import (
+    FEWEST_GROUPS_OF_CLASS,
+    FEWEST_POSITIVES,
+    SamplingUnits,
+)
 from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.target_metrics import evaluate_target
 from histobench.roi.predictions import TargetPredictions
@@ -31,6 +35,7 @@ class TargetTable:
     units: SamplingUnits
     found: Mapping[str, LeaveOneOut]
     n_rows: int
+    reference: TargetPredictions
 
     @classmethod
     def of(cls, runs: Mapping[str, TargetPredictions], *, dataset: str = "") -> TargetTable:
@@ -49,13 +54,13 @@ class TargetTable:
             )
             for place, metric in enumerate(each[0].names)
         }
-        return cls(units, found, len(reference))
+        return cls(units, found, len(reference), reference)
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
         """The interval of every run's metric; one without says why."""
         found = self.found[metric]
         name, _, label = metric.partition("@")
-        reason = why_no_interval("r2" if label else name, self.units)
+        reason = why_no_interval("r2" if label else name, self.units) or self._rare_label(name, label)
         if reason is not None:
             none = Interval(None, None, level, METHOD, 0, reason)
             return dict.fromkeys(found.names, none)
@@ -67,6 +72,8 @@ class TargetTable:
             effective=self.units.worth(size),
             level=level,
             long_tailed=metric_of(name).scale in ("log", "unexplained"),
+            biased=name in _PRECISIONS,
+            few_carry=name in (*_PRECISIONS, *_AREAS),
         )
         return {
             name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
@@ -74,6 +81,33 @@ class TargetTable:
             else Interval(None, None, level, METHOD, 0, f"undefined without one of the {self.units.word}")
             for name, a, b in zip(found.names, low, high, strict=True)
         }
+
+    def _rare_label(self, name: str, label: str) -> str | None:
+        """Why a label is too rare (or too frequent) for an interval of its areas, as classes are."""
+        if name not in (*_PRECISIONS, *_AREAS) or name.startswith("micro"):
+            return None
+        for place, column in enumerate(self.reference.columns):
+            positive = self.reference.truth[:, place] > 0
+            if (label and int(label) != place) or positive.all() or not positive.any():
+                continue  # without both values it enters no mean
+            for with_it, word in ((positive, "with"), (~positive, "without")):
+                units = len(np.unique(self.units.unit_of[with_it]))
+                if units < FEWEST_GROUPS_OF_CLASS:
+                    return (
+                        f"too few {self.units.word} {word} {column}: {units} (an interval needs "
+                        f"{FEWEST_GROUPS_OF_CLASS})"
+                    )
+            if name in _PRECISIONS and positive.sum() < FEWEST_POSITIVES:
+                return (
+                    f"too few images with {column}: {int(positive.sum())} (an interval needs "
+                    f"{FEWEST_POSITIVES})"
+                )
+        return None
+
+
+#: Areas of labels; average precision is too high on small test sets.
+_AREAS = ("auroc", "macro_auroc", "micro_auroc")
+_PRECISIONS = ("auprc", "macro_ap", "micro_ap")
 
 
 def _aligned(runs: Mapping[str, TargetPredictions], dataset: str) -> dict[str, TargetPredictions]:

@@ -21,6 +21,8 @@ from histobench.roi.data.class_map import classes_of, label_reader
 from histobench.roi.data.image_ref import tar_members
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset, RoiImage
 from histobench.roi.data.sites import (
+    PLACE_COLUMNS,
+    PLACE_KEYS,
     Sites,
     TargetColumns,
     as_sites,
@@ -106,6 +108,7 @@ def scan_csv(
     if target is not None:
         header, rows = _with_target(path, header, rows, target)
         classes, site_columns = (target.kind,), (*site_columns, *target.keys)
+    header, rows = _with_places(header, rows)
     entries = _entries(
         path, header, rows, problems, split=split, group_column=group_column, site_columns=site_columns
     )
@@ -292,6 +295,24 @@ def _with_target(
     return list(dict.fromkeys([*header, *added])), [completed(row) for row in rows]
 
 
+def _with_places(header: list[str], rows: list[_Row]) -> tuple[list[str], list[_Row]]:
+    """The table with the coordinates of tiles among the sites, where it has columns x and y."""
+    starts = [f"{word}_" for word in SPLITS if f"{word}_path" in header] or [""]
+    keys = {
+        f"{start}{key}": f"{start}{column}"
+        for start in starts
+        if {f"{start}x", f"{start}y"} <= set(header)
+        for column, key in zip(PLACE_COLUMNS, PLACE_KEYS, strict=True)
+        if f"{start}{column}" in header
+    }
+    if not keys:
+        return header, rows
+    added = [
+        _Row(row.line, {**row.cells, **{key: row.cells[name] for key, name in keys.items()}}) for row in rows
+    ]
+    return [*header, *keys], added
+
+
 def _checked_targets(
     path: Path, entries: list[_ListedImage], problems: list[Problem], target: TargetColumns
 ) -> list[_ListedImage]:
@@ -302,13 +323,14 @@ def _checked_targets(
         try:
             row = target.row([sites[key] for key in target.keys])
         except HistobenchError as error:
-            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label"))
+            same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
+            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label", same=same))
             continue
         numbers = {key: repr(number) for key, number in zip(target.keys, row, strict=True)}
         found.append(replace(entry, sites=as_sites({**sites, **numbers})))
         rows.append(row)
     wrong = target.problem(np.array(rows).reshape(len(rows), len(target.names)))
-    if wrong:
+    if wrong and len(found) == len(entries):
         problems.append(Problem(f"{path}:1", wrong, "label"))
     return found
 

@@ -22,6 +22,10 @@ PAIR_COLUMN = "pair"
 GROUP_LABEL = "group_label"
 #: Columns of targets are known by this among the sites, with which they travel to the feature files.
 _TARGET = "target:"
+#: Where a tile is on its slide: columns of a table, and what they are known by among the sites.
+PLACE_COLUMNS = ("x", "y", "slide")
+_TILE = "tile:"
+PLACE_KEYS = tuple(f"{_TILE}{name}" for name in PLACE_COLUMNS)
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
     {name for names in CSV_COLUMNS.values() for name in names}
@@ -38,7 +42,7 @@ def wanted_columns(names: Iterable[str], asked: Sequence[str]) -> tuple[str, ...
     >>> wanted_columns(["image_path", "scanner", "lot", "age"], ["Lot"])
     ('scanner', 'lot')
     """
-    wanted = {*SITE_COLUMNS, *(name.lower() for name in asked)}
+    wanted = {*SITE_COLUMNS, *PLACE_KEYS, *(name.lower() for name in asked)}
     return tuple(name for name in names if name in wanted)
 
 
@@ -87,8 +91,46 @@ def site_table(sites: Sequence[Sites]) -> dict[str, tuple[str, ...]]:
 
 
 def is_place(column: str) -> bool:
-    """Whether a column names a place, and not a match, a label or a target."""
-    return column not in (PAIR_COLUMN, GROUP_LABEL) and not column.startswith(_TARGET)
+    """Whether a column names a place, and not a match, a label, a target or coordinates."""
+    return column not in (PAIR_COLUMN, GROUP_LABEL) and not column.startswith((_TARGET, _TILE))
+
+
+def place_sites(x: float, y: float, slide: str) -> dict[str, str]:
+    """Where a tile is, as features keep it.
+
+    >>> place_sites(512.0, 0.5, "S1")
+    {'tile:x': '512', 'tile:y': '0.5', 'tile:slide': 'S1'}
+    """
+    return dict(zip(PLACE_KEYS, (f"{x:.12g}", f"{y:.12g}", slide), strict=True))
+
+
+@dataclass(frozen=True)
+class TilePlaces:
+    """Where the tiles of a feature set are: coordinates on slides."""
+
+    coords: NDArray[np.float64]  # [n, 2], x and y; NaN where they are not known
+    slides: tuple[str, ...]
+    slide_of: NDArray[np.int64]  # [n]
+
+    @classmethod
+    def of(cls, sites: Mapping[str, Sequence[str]], patients: Sequence[str]) -> TilePlaces | None:
+        """The places of tiles; None without coordinates. A tile without a slide is on that of its patient."""
+        if not {*PLACE_KEYS[:2]} <= set(sites):
+            return None
+        coords = np.array([[coordinate(cell) for cell in sites[key]] for key in PLACE_KEYS[:2]]).T
+        named = sites.get(PLACE_KEYS[2]) or ("",) * len(patients)
+        owners = [slide or patient for slide, patient in zip(named, patients, strict=True)]
+        place = {name: number for number, name in enumerate(dict.fromkeys(owners))}
+        slide_of = np.array([place[owner] for owner in owners], dtype=np.int64)
+        return cls(coords, tuple(place), slide_of) if np.isfinite(coords).all(axis=1).any() else None
+
+
+def coordinate(cell: str) -> float:
+    """A coordinate of a tile from its cell; NaN where there is none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 # Targets: what is predicted where it is not one class per image.
@@ -160,8 +202,8 @@ class TargetColumns:
             raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
         if self.kind == ORDINAL and not number.is_integer():
             raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
-        if self.kind == SURVIVAL and number < 0:
-            raise HistobenchError(f"{name} {cell!r} is negative (`target` {self.kind})")
+        if self.kind == SURVIVAL and number <= 0:
+            raise HistobenchError(f"{name} {cell!r} is not above 0 (`target` {self.kind})")
         return number
 
     def values(self, sites: Mapping[str, Sequence[str]]) -> NDArray[np.float64]:

@@ -57,7 +57,7 @@ def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
     A column whose every value is of one group (a slide, a fold of one patient) is no site and not looked at.
     """
     found = []
-    for column in dict.fromkeys(column for part in parts for column in part.sites):
+    for column in dict.fromkeys(column for part in parts for column in part.sites if is_place(column)):
         images = [
             (label, site, group)
             for part in parts
@@ -72,7 +72,7 @@ def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
         one_group_each = len({(site, group) for _, site, group in images}) == len(
             {site for _, site, _ in images}
         )
-        if is_place(column) and images and not one_group_each:
+        if images and not one_group_each:
             labels, sites, _ = zip(*images, strict=True)
             found.append(confounded(labels, sites, column))
     return tuple(text for text in found if text)

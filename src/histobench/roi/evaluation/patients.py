@@ -12,7 +12,7 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
-from histobench.roi.data.sites import GROUP_LABEL
+from histobench.roi.data.sites import GROUP_LABEL, TilePlaces
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.probes import mean_of_runs, preset_probe
 from histobench.roi.features.feature_file import FeatureSet, check_pair
@@ -105,6 +105,8 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
         patients, found.runs, ABMIL, {**counted, "num_runs": RUNS, "stopped_by": held_out}, tiles
     )
     attention = TileAttention(test.tiles.img_names, test.pooled.img_names, test.patient_of, found.attention)
+    if places := TilePlaces.of(test.tiles.sites, owners_of(test.tiles)):
+        attention = replace(attention, coords=places.coords, slides=places.slides, slide_of=places.slide_of)
     yield replace(result, attention=attention)
 
 

@@ -82,6 +82,10 @@ def run_target(context: Context) -> Iterable[TaskResult]:
     tiles = {name: _Split.tiles(part, target, by_group=by_group) for name, part in given.items()}
     if problem := target.problem(tiles["train"].rows.truth):
         raise HistobenchError(f"training set: {problem}")
+    if target.kind == SURVIVAL and not tiles["test"].rows.truth[:, 1].any():
+        raise HistobenchError(
+            f"test set: {target.names[1]} is 0 everywhere: no order of risks can be checked"
+        )
     patients = {name: tiles[name].patients(part, target) for name, part in given.items()}
     whole = {name: part for name, part in patients.items() if part is not None}
     if target.kind == SURVIVAL:

@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, check_plain
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.sites import site_table
+from histobench.roi.data.sites import PLACE_COLUMNS, PLACE_KEYS, as_sites, coordinate, place_sites, site_table
 from histobench.roi.encoders.own_name import elsewhere_path, label_of
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
@@ -54,6 +54,16 @@ class ForeignPart:
     #: The slide; empty where the file has the rows of many images.
     slide: str
     read: Callable[[], Rows]
+    #: Coordinates [rows, 2] and, where rows are of several slides, the slide of each.
+    coords: NDArray[np.float64] | None = None
+    slides: tuple[str, ...] = ()
+
+    def place(self, row: int) -> dict[str, str]:
+        """Where a row is on its slide, as features keep it; empty where that is not known."""
+        if self.coords is None:
+            return {}
+        x, y = self.coords[row].tolist()
+        return place_sites(x, y, self.slides[row] if self.slides else self.slide)
 
 
 def find_parts(path: Path) -> list[ForeignPart]:
@@ -118,7 +128,7 @@ def _hdf5(file: Path) -> ForeignPart:
         with h5py.File(check_plain(file), "r") as box:
             return _matrix(file, box[key][:])
 
-    return ForeignPart(file, names, file.stem, read)
+    return ForeignPart(file, names, file.stem, read, None if coords is None else _numbers(file, coords))
 
 
 def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None) -> tuple[str, ...]:
@@ -130,7 +140,7 @@ def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None)
                 "files, which have `coords` (of CLAM: the folder h5_files)",
             )
         return (slide,) * count
-    coords = coords.reshape(-1, coords.shape[-1]) if coords.size else coords.reshape(0, 2)
+    coords = _numbers(file, coords)
     if len(coords) != count or (count and coords.shape[1] != 2):
         raise _bad(file, f"has {count} rows of features but coordinates of shape {coords.shape}")
     names = tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
@@ -139,26 +149,45 @@ def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None)
     return names
 
 
+def _numbers(file: Path, coords: Any) -> NDArray[np.float64]:
+    """Coordinates as numbers, [rows, 2] where they are whole."""
+    found = np.asarray(coords)
+    if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+        raise _bad(file, "has coordinates that are not numbers")
+    return found.reshape(-1, found.shape[-1]).astype(np.float64) if found.size else np.empty((0, 2))
+
+
 def _torch(file: Path) -> ForeignPart:
     content = plain_tensors(file)
     if isinstance(content, torch.Tensor):
         count = 1 if content.ndim == 1 else len(content)
         beside = file.parent.parent / "h5_files" / f"{file.stem}.h5"  # where CLAM keeps the coordinates
+        coords = None
         if count > 1 and beside.is_file():
-            names = _hdf5(beside).names
+            placed = _hdf5(beside)
+            names, coords = placed.names, placed.coords
             if len(names) != count:
                 raise _bad(file, f"has {count} rows, but {beside} has {len(names)} coordinates")
         else:
             names = _tile_names(file, file.stem, count, None)
-        return ForeignPart(file, names, file.stem, partial(_matrix, file, content.float().numpy()))
+        return ForeignPart(file, names, file.stem, partial(_matrix, file, content.float().numpy()), coords)
     if not isinstance(content, dict):
         raise _bad(file, f"holds a {type(content).__name__} instead of a tensor or named arrays")
     key = _known(file, list(content))
     rows = _matrix(file, np.asarray(content[key]))
     if "coords" in content:
-        names = _tile_names(file, file.stem, len(rows), np.asarray(content["coords"]))
-        return ForeignPart(file, names, file.stem, lambda: rows)
-    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows)
+        return _slide(file, rows, content["coords"])
+    sites = content.get("sites")  # of histobench's own files
+    places = {key.removeprefix("tile:"): sites[key] for key in PLACE_KEYS if key in sites} if sites else {}
+    coords, slides = _columns_of_places({**content, **places}, len(rows))
+    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, coords, slides)
+
+
+def _slide(file: Path, rows: Rows, coords: Any) -> ForeignPart:
+    """The tiles of one slide, which is called as its file."""
+    placed = _numbers(file, coords)
+    names = _tile_names(file, file.stem, len(rows), placed)
+    return ForeignPart(file, names, file.stem, lambda: rows, placed)
 
 
 def _npz(file: Path) -> ForeignPart:
@@ -166,10 +195,24 @@ def _npz(file: Path) -> ForeignPart:
         content = {name: box[name] for name in box.files}
     rows = _matrix(file, content[_known(file, list(content))])
     if "coords" in content:
-        return ForeignPart(
-            file, _tile_names(file, file.stem, len(rows), content["coords"]), file.stem, lambda: rows
-        )
-    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows)
+        return _slide(file, rows, content["coords"])
+    return ForeignPart(
+        file, _names(file, content, len(rows)), "", lambda: rows, *_columns_of_places(content, len(rows))
+    )
+
+
+def _columns_of_places(
+    columns: Mapping[str, Any], count: int
+) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
+    """Coordinates and slides of the rows of a table, from its columns x, y and slide; None without them."""
+    try:
+        x, y = (np.asarray(columns[name]).astype(np.float64) for name in PLACE_COLUMNS[:2])
+    except (KeyError, ValueError, TypeError):
+        return None, ()
+    if x.shape != (count,) or y.shape != (count,):
+        return None, ()
+    slides = tuple(map(str, columns.get(PLACE_COLUMNS[2], ())))
+    return np.column_stack([x, y]), slides if len(slides) == count else ("",) * count
 
 
 def _parquet(file: Path) -> ForeignPart:
@@ -192,8 +235,11 @@ def _parquet(file: Path) -> ForeignPart:
         if not numbers:
             raise _bad(file, "has neither a column of lists (embedding) nor columns of floats")
         rows = np.column_stack([table[name].to_numpy() for name in numbers])
-    columns = {name: table[name].to_pylist() for name in table.column_names if name in (*NAMES, "x", "y")}
-    return ForeignPart(file, _names(file, columns, len(rows)), "", partial(_matrix, file, rows))
+    wanted = (*NAMES, *PLACE_COLUMNS)
+    columns = {name: table[name].to_pylist() for name in table.column_names if name in wanted}
+    names = _names(file, columns, len(rows))
+    placed = _columns_of_places(columns, len(rows))
+    return ForeignPart(file, names, "", partial(_matrix, file, rows), *placed)
 
 
 def _anndata(file: Path) -> ForeignPart:
@@ -213,9 +259,16 @@ def _anndata(file: Path) -> ForeignPart:
         named = next((name for name in NAMES if name in obs), None)
         column = obs[named or obs.attrs.get("_index", "_index")]
         names = tuple(map(str, _texts(column)))
+        slides = tuple(map(str, _texts(obs["slide"]))) if "slide" in obs else ("",) * len(names)
+        spatial = box["obsm"]["spatial"][:] if "spatial" in box.get("obsm", {}) else None
     if len(names) != len(rows):
         raise _bad(file, f"has {len(rows)} rows of features but {len(names)} names in obs")
-    return ForeignPart(file, names, "", lambda: rows)
+    if spatial is None:
+        return ForeignPart(file, names, "", lambda: rows)
+    coords = _numbers(file, spatial)[:, :2]
+    if coords.shape != (len(rows), 2):
+        raise _bad(file, f'has {len(rows)} rows of features but obsm["spatial"] of shape {spatial.shape}')
+    return ForeignPart(file, names, "", lambda: rows, coords, slides)
 
 
 def _texts(column: Any) -> Any:
@@ -298,7 +351,7 @@ def import_features(
     path = elsewhere_path(name)
     parts = find_parts(path)
     label = label_of(name)
-    by_slide = {part.slide: part for part in parts if part.slide}
+    by_slide = _slide_index(parts)
     rows_of = _row_index(parts)
     extractions, sets = [], {}
     missing = [
@@ -315,6 +368,7 @@ def import_features(
             f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
             "other images? `on_bad_image` skip leaves them out"
         )
+    _check_listed_once(dataset, by_slide, rows_of)
     cache: dict[Path, Rows] = {}
     for split, images in dataset.splits.items():
         if not images:
@@ -347,6 +401,50 @@ def import_features(
     return extractions, sets
 
 
+def _check_listed_once(
+    dataset: RoiDataset, by_slide: dict[str, Found], rows_of: dict[str, tuple[ForeignPart, int]]
+) -> None:
+    """Refuse a table that names the same features twice: they would count twice, or be in two splits."""
+    listed: dict[tuple[Path, int], RoiImage] = {}
+    for image in (image for images in dataset.splits.values() for image in images):
+        found = _found(image, by_slide, rows_of)
+        if found is None:
+            continue
+        part, rows = found
+        for row in [rows] if isinstance(rows, int) else rows:
+            other = listed.setdefault((part.file, row), image)
+            if other is not image:
+                raise HistobenchError(
+                    f"features: {image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
+                    "one row of each image or slide"
+                )
+
+
+#: Rows of a part; those of a slide, or a single one.
+Found = tuple[ForeignPart, Sequence[int]]
+
+
+def _slide_index(parts: Sequence[ForeignPart]) -> dict[str, Found]:
+    """The tiles of each slide; a file with one vector of a slide has none."""
+    found: dict[str, Found] = {
+        part.slide: (part, range(len(part.names)))
+        for part in parts
+        if part.slide and part.names != (part.slide,)
+    }
+    for part in parts:
+        rows: dict[str, list[int]] = {}
+        for row, slide in enumerate(part.slides):
+            if slide:
+                rows.setdefault(slide, []).append(row)
+        for slide, members in rows.items():
+            if slide in found and found[slide][0] is not part:
+                raise HistobenchError(
+                    f"features: tiles of {slide} are in {found[slide][0].file} and {part.file}; keep one"
+                )
+            found[slide] = part, members
+    return found
+
+
 def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int]]:
     """Row by name, and by the name without folder and ending where that is unique."""
     full: dict[str, tuple[ForeignPart, int]] = {}
@@ -372,12 +470,11 @@ def _stem(name: str) -> str:
 
 
 def _found(
-    image: RoiImage, by_slide: dict[str, ForeignPart], rows_of: dict[str, tuple[ForeignPart, int]]
-) -> ForeignPart | tuple[ForeignPart, int] | None:
+    image: RoiImage, by_slide: dict[str, Found], rows_of: dict[str, tuple[ForeignPart, int]]
+) -> Found | tuple[ForeignPart, int] | None:
     for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
-        part = by_slide.get(key)
-        if part is not None and part.names != (part.slide,):  # tiles, and not one vector of the slide
-            return part
+        if key in by_slide:
+            return by_slide[key]
         if key in rows_of:
             return rows_of[key]
     return None
@@ -387,35 +484,37 @@ def _matched(
     dataset: RoiDataset,
     split: str,
     images: Sequence[RoiImage],
-    by_slide: dict[str, ForeignPart],
+    by_slide: dict[str, Found],
     rows_of: dict[str, tuple[ForeignPart, int]],
     cache: dict[Path, Rows],
 ) -> FeatureSet:
     blocks: list[Rows] = []
     names: list[str] = []
     owners: list[RoiImage] = []
+    places: list[dict[str, str]] = []
     has_slides = False
     for image in images:
         found = _found(image, by_slide, rows_of)
         if found is None:
             continue
-        if isinstance(found, ForeignPart):
-            if not found.names:
-                log.warning("features: %s has no tiles; left out", found.file)
-                continue
-            has_slides = True
-            blocks.append(found.read())
-            names += found.names
-            owners += [image] * len(found.names)
-        else:
-            part, row = found
-            if part.file not in cache:
-                if part.slide:  # its rows are together in the table, as a rule
-                    cache.clear()
-                cache[part.file] = part.read()
-            blocks.append(cache[part.file][row : row + 1])
+        part, rows = found
+        if part.file not in cache:
+            if part.slide:  # its rows are together in the table, as a rule
+                cache.clear()
+            cache[part.file] = part.read()
+        if isinstance(rows, int):
+            rows = [rows]
             names.append(image.name)
-            owners.append(image)
+        else:
+            has_slides = True
+            if not rows:
+                log.warning("features: %s has no tiles; left out", part.file)
+                continue
+            names += [part.names[row] for row in rows]
+        whole = cache[part.file]
+        blocks.append(whole if len(rows) == len(whole) else whole[list(rows)])
+        owners += [image] * len(rows)
+        places += map(part.place, rows)
     widths = sorted({block.shape[1] for block in blocks})
     if len(widths) != 1:
         who = f"the {split} images of {dataset.name}"
@@ -437,7 +536,10 @@ def _matched(
         img_names=tuple(names),
         groups=groups,
         metadata={},
-        sites=site_table([image.sites for image in owners]),
+        # What the table says of a tile goes before what the file says.
+        sites=site_table(
+            [as_sites({**place, **dict(image.sites)}) for image, place in zip(owners, places, strict=True)]
+        ),
     )
 
 
@@ -508,9 +610,8 @@ def _scale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 # Export
 
 
-def export_features(files: Sequence[Path], target: Path, kind: str) -> Path:
-    """Write feature files (the splits of one encoder) to one file of another format."""
-    sets = [load(file) for file in files]
+def export_features(sets: Sequence[FeatureSet], target: Path, kind: str) -> Path:
+    """Write the splits of one encoder to one file of another format."""
     widths = {features.embeddings.shape[1] for features in sets}
     if len(widths) != 1:
         raise HistobenchError(f"the feature files have several lengths of features ({sorted(widths)})")
@@ -537,6 +638,10 @@ def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
         columns[site] = [
             value for features in sets for value in features.sites.get(site, ("",) * len(features))
         ]
+    if {*PLACE_KEYS[:2]} <= set(columns):
+        x, y, slides = (columns.pop(key, []) for key in PLACE_KEYS)
+        columns |= {"x": list(map(coordinate, x)), "y": list(map(coordinate, y))}
+        columns |= {"slide": slides} if slides else {}
     return columns
 
 
@@ -581,7 +686,7 @@ def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
         ) from error
     columns = _columns(sets)
     names = columns.pop("name")
-    places = list(tile_coordinates(names))
+    spatial = np.asarray([columns["x"], columns["y"]]).T if "x" in columns else np.full((1, 2), np.nan)
     index = names if len(set(names)) == len(names) else [f"{row}_{name}" for row, name in enumerate(names)]
     rows = _embedding(sets)
     with h5py.File(path, "w") as box:
@@ -591,8 +696,7 @@ def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
         _frame(box, "var", [str(number) for number in range(rows.shape[1])], {})
         for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
             box.create_group(name).attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
-        if all(place is not None for place in places):
-            spatial = np.asarray([place[1:] for place in places if place is not None], dtype=np.int64)
+        if np.isfinite(spatial).all():
             _array(box["obsm"], "spatial", spatial)
         box["uns"]["histobench"] = _metadata(sets)
         box["uns"]["histobench"].attrs.update({"encoding-type": "string", "encoding-version": "0.2.0"})
@@ -619,10 +723,3 @@ def _frame(box: Any, name: str, index: Sequence[str], columns: dict[str, list[An
             )
         else:
             _array(group, key, np.asarray(values))
-
-
-def tile_coordinates(names: Sequence[str]) -> Iterator[tuple[str, int, int] | None]:
-    """Slide and coordinates of rows that are called `SLIDE_x_y`; None for others."""
-    for name in names:
-        match = re.fullmatch(r"(.+)_(-?\d+)_(-?\d+)", name)
-        yield None if match is None else (match[1], int(match[2]), int(match[3]))

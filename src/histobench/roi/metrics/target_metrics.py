@@ -8,7 +8,9 @@ Counts are whole numbers: 1 for every row gives the metric itself, and 0 leaves 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,6 +205,45 @@ def uno_weights(train: Floats, test: Floats) -> Floats:
     known = np.where(place >= 0, share[place], 1.0)
     counted = (test[:, 1] > 0) & (known > 0) & (test[:, 0] <= times[-1])
     return np.where(counted, 1 / np.where(counted, known, 1.0) ** 2, 0.0)
+
+
+@dataclass(frozen=True)
+class SurvivalCurve:
+    """Kaplan and Meier's estimate: the share that is alive after each time with an event, with a 95% band."""
+
+    times: Floats  # [k]
+    alive: Floats  # [k]
+    low: Floats  # [k]
+    high: Floats  # [k]
+
+    @classmethod
+    def of(cls, time: Floats, event: NDArray[np.bool_]) -> SurvivalCurve:
+        """The curve of patients; the band is pointwise (Greenwood's variance of the log-log share)."""
+        times = np.unique(time[event])
+        at_risk = (time >= times[:, None]).sum(axis=1)
+        died = ((time == times[:, None]) & event).sum(axis=1)
+        alive = np.cumprod(1 - died / at_risk)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = np.sqrt(np.cumsum(died / (at_risk * (at_risk - died)))) / np.abs(np.log(alive))
+            low, high = (alive ** np.exp(sign * 1.959964 * spread) for sign in (1, -1))
+        unknown = ~np.isfinite(spread)
+        return cls(times, alive, np.where(unknown, 0.0, low), np.where(unknown, alive, high))
+
+
+def log_rank_p(time: Floats, event: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
+    """The p-value of the log-rank test that both groups have the same survival; NaN without one."""
+    times = np.unique(time[event])
+    here = time >= times[:, None]
+    now = (time == times[:, None]) & event
+    at_risk, at_risk_second = here.sum(axis=1), (here & second).sum(axis=1)
+    died, died_second = now.sum(axis=1), (now & second).sum(axis=1)
+    share = at_risk_second / at_risk
+    several = np.maximum(at_risk - 1, 1)
+    variance = (died * share * (1 - share) * (at_risk - died) / several).sum()
+    if not variance > 0:
+        return float("nan")
+    apart = died_second.sum() - (died * share).sum()
+    return float(math.erfc(math.sqrt(apart * apart / variance / 2)))
 
 
 #: Risks that are nearer than this are the same, and pairs of patients that are looked at together.

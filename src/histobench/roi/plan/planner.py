@@ -52,10 +52,10 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
 def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     """Where the feature files of a dataset go; each division by another seed has files of its own.
 
-        >>> from histobench.roi.options import DatasetEntry, Plan
-        >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
-        >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
-        'r/features/seed-3'
+    >>> from histobench.roi.options import DatasetEntry, Plan
+    >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
+    >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
+    'r/features/seed-3'
     """
     folder = plan.results / "features"
     return folder / f"seed-{plan.seed}" if entry.split and plan.seed else folder

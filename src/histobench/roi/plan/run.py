@@ -25,7 +25,7 @@ from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
-from histobench.roi.task_catalogue import CLASS, PATIENT, UNTRAINED, ZERO_SHOT, canonical_task
+from histobench.roi.task_catalogue import CLASS, PATIENT, ROBUSTNESS, UNTRAINED, ZERO_SHOT, canonical_task
 from histobench.roi.work.engines.local import Display, Engine, LocalEngine
 from histobench.roi.work.hashing import write_list
 from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
@@ -54,6 +54,10 @@ def _checked(plan: Plan, entry: DatasetEntry, known: RoiDataset | None) -> RoiDa
     if tasks != tuple(dict.fromkeys(map(canonical_task, plan.tasks))):
         log.warning("%s has no training images: the tasks are %s", entry.name, ", ".join(tasks))
     check_learnt(dataset)
+    if len(dataset.classes) == 1 and plan.target == CLASS and set(tasks) != {ROBUSTNESS}:
+        raise HistobenchError(
+            f"{entry.name}: all images are of one class ({dataset.classes[0]}); two are needed"
+        )
     return dataset
 
 

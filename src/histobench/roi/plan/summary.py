@@ -214,7 +214,9 @@ def overviews(
                 tables.setdefault(table.dataset, []).append(table)
                 metrics.setdefault(table.dataset, []).append(each.metric)
                 said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
-                remarks.setdefault(table.dataset, []).extend([*said, *elsewhere_words(table)])
+                remarks.setdefault(table.dataset, []).extend(
+                    [*said, *elsewhere_words(entry.name for entry in table.entries)]
+                )
     for split in over_splits:
         if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
             column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))

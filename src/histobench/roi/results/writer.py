@@ -128,17 +128,29 @@ def write_episodes(
 
 def write_attention(files: TaskFiles, attention: TileAttention) -> None:
     """Write the attention on every test tile, in the order of the features, and the tiles with the most."""
+    content: dict[str, Any] = {
+        "attention": attention.weights.astype(np.float32),
+        "patient": attention.patient_of.astype(np.int32),
+        "patients": np.array(attention.patients),
+        **_places(attention),
+    }
     with atomic_path(files.attention) as temporary, temporary.open("wb") as handle:
-        np.savez_compressed(
-            handle,
-            attention=attention.weights.astype(np.float32),
-            patient=attention.patient_of.astype(np.int32),
-        )
+        np.savez_compressed(handle, **content)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["patient", "rank", "img_name", "attention"])
     writer.writerows((*row[:3], f"{row[3]:.6g}") for row in attention.top_tiles())
     write_text(files.top_tiles, text.getvalue())
+
+
+def _places(attention: TileAttention) -> dict[str, NDArray[Any]]:
+    if attention.coords is None or attention.slide_of is None:
+        return {}
+    return {
+        "coords": attention.coords.astype(np.float32),
+        "slide": attention.slide_of.astype(np.int32),
+        "slides": np.array(attention.slides),
+    }
 
 
 def mean_and_std(values: NDArray[np.float64]) -> dict[str, float | None]:

@@ -297,7 +297,10 @@ def _write_other_features(folder: RunFolder, unit: Unit, prepare_unit: Unit) -> 
     if names_features(asked):
         dataset = DatasetSource.from_note(spec["source"]).load()
         skip = spec["settings"]["on_bad_image"] == "skip"
-        written, _ = import_features(dataset, asked, Path(spec["save_dir"]), skip_missing=skip)
+        try:
+            written, _ = import_features(dataset, asked, Path(spec["save_dir"]), skip_missing=skip)
+        except HistobenchError as error:  # what failed is named before its reason
+            raise HistobenchError(str(error).removeprefix("features: ")) from error
     else:
         outputs = [folder.output(part) or {} for part in unit.spec["parts"]]
         for output in outputs:
