@@ -31,7 +31,7 @@ from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
 from histobench.roi.registry import entry as catalogue
 from histobench.roi.registry.entry import PublicDataset, all_datasets
-from histobench.roi.registry.install import get
+from histobench.roi.registry.install import accepted_files, get
 from histobench.roi.registry.rows import hdf5_images
 
 from .conftest import Habits
@@ -227,20 +227,42 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
     assert verdict(stored("own", num_samples=20_400, measures=measures)) == (1, "differs", "")
 
 
-def test_another_checksum_is_accepted_knowingly_and_recorded(
-    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("wrong", [{"md5": "0" * 32}, {"bytes": 7}])
+@pytest.mark.parametrize("where", ["host", "mirror"])
+def test_another_file_than_published_is_accepted_knowingly_and_recorded(
+    server: Habits,
+    data_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: dict[str, Any],
+    where: str,
 ) -> None:
-    import hashlib
-
+    """Another checksum and another size, from the host and from a mirror: one rule, one way to accept it."""
     entry = _served("esca-tolkach", server, data_home, monkeypatch)
-    pinned = (replace(entry.files[0], md5="0" * 32), *entry.files[1:])
-    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=pinned))
+    first = replace(entry.files[0], **wrong)
+    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=(first, *entry.files[1:])))
+    data = server.files[f"/{first.name}"]
+    if where == "mirror":
+        for file in entry.files:
+            (tmp_path / "mirror" / "esca-tolkach").mkdir(parents=True, exist_ok=True)
+            copy = tmp_path / "mirror" / "esca-tolkach" / file.name
+            copy.write_bytes(server.files[f"/{file.name}"])
+        monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "mirror"))
+    sha256 = hashlib.sha256(data).hexdigest()
+
     assert main(["data", "get", "esca-tolkach"]) == 2
-    sha256 = hashlib.sha256(server.files[f"/{entry.files[0].name}"]).hexdigest()
-    assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    # A server that announces another size is not asked for the bytes, so their checksum is not known yet.
+    checksum = "its sha256" if where == "host" and "bytes" in wrong else sha256
+    assert f"To use this file as it is: histobench data get ... --accept-checksum {checksum}" in said
+    assert (f"{len(data):,} bytes, but 7 are published" in said) == ("bytes" in wrong)
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
+    assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
     assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    table = data_home / "esca-tolkach" / "esca-tolkach.csv"
+    assert accepted_files(table) == [f"{first.name} sha256 {sha256}"]
 
 
 def test_files_by_form_come_from_a_mirror_too(
