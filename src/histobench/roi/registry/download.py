@@ -130,7 +130,7 @@ def _download(
     stop: threading.Event | None,
     accept: Sequence[str],
 ) -> None:
-    """Bring a file to `part`. Another size than published is refused at once, unless a checksum is accepted."""
+    """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
     size = None if accept else file.bytes
     try:
         transfer(address, part, name=file.name, size=size, progress=progress, pause=pause, stop=stop)

@@ -129,8 +129,8 @@ def _votes_without(
 ) -> tuple[Floats, Ints]:
     """Votes of the first k neighbours without each unit, for each k of `sizes`, over some images.
 
-    `lists` [rows, width] are their neighbours, `truth` and `unit` [rows] their own class and unit. Returns how
-    many are right [sizes, units * classes] and how many vote [units * classes], by class.
+    `lists` [rows, width] are their neighbours, `truth` and `unit` [rows] their own class and unit. Returns
+    how many are right [sizes, units * classes] and how many vote [units * classes], by class.
 
     Where a unit holds r places before the k-th image of other units, the first k + r vote without these r.
     The lead of a class changes by 2 r at most, so most votes need not be counted again.
