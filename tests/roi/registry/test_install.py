@@ -145,15 +145,26 @@ def test_run_says_how_to_fetch_a_public_dataset_that_is_not_here(
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize(("name", "images"), [("pathorob-camelyon", 6), ("pathorob-tolkach-esca", 12)])
+@pytest.mark.parametrize(
+    ("name", "listed", "left_out"), [("pathorob-camelyon", 7, {3}), ("pathorob-tolkach-esca", 18, {0, 7, 14})]
+)
 def test_pathorobs_subsets_are_what_is_meant_without_a_split(
-    name: str, images: int, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    listed: int,
+    left_out: set[int],
+    server: Habits,
+    data_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The very images, by their pixels: another subset of as many images would not do."""
+    images = listed - len(left_out)
     _served(name, server, data_home, monkeypatch)
     get(name, pause=0.01)
     dataset = load_dataset(name)
     assert dataset.name == f"{name}@pathorob"
     assert {split: len(members) for split, members in dataset.splits.items()} == {"test": images}
+    found = {open_rgb(locate(image.path).read()).tobytes() for image in dataset.splits["test"]}
+    assert found == {open_rgb(png(number)).tobytes() for number in {*range(listed)} - left_out}
     assert {column for image in dataset.splits["test"] for column, _ in image.sites} == {"site"}
     whole = load_dataset(name, split="0.5/0.5")  # asked for a split, all images are meant
     assert sum(map(len, whole.splits.values())) > images
@@ -170,7 +181,7 @@ def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     entry = all_datasets()["pathorob-camelyon"]
     images, lines = [], ["subset,slide_id,patch_id,biological_class,medical_center\n"]
     for number in range(72):
-        center = ("RUMC", "UMCU", "CWZ")[number // 24]
+        center = ("RUMC", "CWZ", "UMCU")[number // 24]
         slide, label = f"{center}_{number // 4 % 6}", entry.classes[number % 2]
         images.append({"image": {"bytes": png(number), "path": None}, "slide_id": slide, "patch_id": number})
         lines.append(f"{'OOD' if center == 'CWZ' else 'ID'},{slide},{number},{label},{center}\n")
@@ -206,6 +217,7 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
         """What was measured, as if the encoder were one with published numbers."""
         (path,) = (tmp_path / folder).rglob("site_robustness.json")
         content = json.loads(path.read_text())
+        assert content["sites"] == (["RUMC", "UMCU"] if folder == "own" else ["CWZ", "RUMC", "UMCU"])
         content["additional_info"] |= {"encoder": "uni_v1", "size": "224"}
         content["measures"]["robustness_index_k11"] |= {"value": 0.15, "low": 0.1, "high": 0.2}
         path.write_text(json.dumps(content | changed))
