@@ -266,7 +266,7 @@ def test_another_file_than_published_is_accepted_knowingly_and_recorded(
     assert main(["data", "get", "esca-tolkach"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     # A server that announces another size is not asked for the bytes, so their checksum is not known yet.
-    checksum = "its sha256" if where == "host" and "bytes" in wrong else sha256
+    checksum = "SHA256 (of the file offered)" if where == "host" and "bytes" in wrong else sha256
     assert f"To use this file as it is: histobench data get ... --accept-checksum {checksum}" in said
     assert (f"{len(data):,} bytes, but 7 are published" in said) == ("bytes" in wrong)
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2

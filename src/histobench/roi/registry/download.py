@@ -135,7 +135,7 @@ def _download(
     try:
         transfer(address, part, name=file.name, size=size, progress=progress, pause=pause, stop=stop)
     except OtherSizeError as error:
-        raise HistobenchError(f"{error}{_how_to_accept('its sha256')}") from error
+        raise HistobenchError(f"{error}{_how_to_accept('SHA256 (of the file offered)')}") from error
 
 
 def _how_to_accept(checksum: str) -> str:
