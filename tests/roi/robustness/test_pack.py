@@ -21,7 +21,7 @@ from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of, weighted_auroc
+from histobench.roi.robustness.leaving_out import auroc_without, measured, site_probe_without, units_of
 from histobench.roi.robustness.probes import SiteProbe
 
 QUICK = RobustnessOptions()
@@ -82,14 +82,18 @@ def test_images_of_unknown_site_are_left_out_and_told() -> None:
     assert "W = 0" in result.caveats[-1]  # six dimensions are too few for the published penalty
 
 
-def test_the_weighted_auroc_is_scikit_learns() -> None:
+@pytest.mark.parametrize("digits", [1, 9])
+def test_the_auroc_without_a_group_is_scikit_learns(digits: int) -> None:
+    """With and without ties."""
     from sklearn.metrics import roc_auc_score
 
     draw = np.random.default_rng(1)
-    scores, truth = draw.integers(0, 9, 40) / 9, draw.random(40) < 0.4
-    weights = draw.integers(0, 4, (5, 40))
-    judge = [roc_auc_score(truth, scores, sample_weight=row) for row in weights]
-    assert weighted_auroc(scores, truth, weights) == pytest.approx(judge, abs=1e-12)
+    scores, truth = draw.random(60).round(digits), draw.random(60) < 0.4
+    units = np.append(draw.integers(0, 7, 59), 8)  # the eighth has no image
+    judge = [roc_auc_score(truth[units != unit], scores[units != unit]) for unit in range(9)]
+    assert auroc_without(scores, truth, units, 9) == pytest.approx(judge, abs=1e-12)
+    one_kind = auroc_without(scores, truth, truth.astype(np.int64), 2)
+    assert np.isnan(one_kind).all()
 
 
 def test_the_site_probe_without_a_group_is_that_of_the_other_images() -> None:
