@@ -88,7 +88,7 @@ def choose_k(near: TypedNeighbours, labels: Ints, candidates: Sequence[int]) -> 
         used = votes.any(axis=1)
         if used.any():
             right = votes[used].argmax(axis=1) == labels[used]
-            hits = np.bincount(labels[used], weights=right, minlength=classes)
+            hits = np.bincount(labels[used], weights=right, minlength=classes).astype(np.float64)
             scores[k] = _balanced(hits, np.bincount(labels[used], minlength=classes))
     if not scores:
         raise HistobenchError("no image has a neighbour in another group; robustness needs several groups")
@@ -120,7 +120,7 @@ def chosen_without(near: TypedNeighbours, labels: Ints, candidates: Sequence[int
             k: _balanced(right[of_unit], voters[of_unit]) if voters[of_unit].any() else 0.0
             for k, right in zip(sizes, hits, strict=True)
         }
-        found[unit] = max(candidates, key=lambda k, scores=scores: scores[k])  # type: ignore[misc]
+        found[unit] = max(candidates, key=scores.__getitem__)
     return found
 
 

@@ -145,7 +145,7 @@ def auroc_without(scores: Floats, positive: NDArray[np.bool_], units: Ints, coun
     inside = below(~positive, units)
 
     def summed(values: Floats, here: NDArray[np.bool_]) -> Floats:
-        return np.bincount(units[here], weights=values[here], minlength=count)
+        return np.bincount(units[here], weights=values[here], minlength=count).astype(np.float64)
 
     ones = np.ones(len(scores))
     pairs = won[positive].sum() - summed(won, positive) - summed(lost, ~positive) + summed(inside, positive)
