@@ -18,6 +18,7 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -37,7 +38,9 @@ MEASURES = (
     "new_site_linear_probe_mean",
     "new_site_linear_probe_worst",
     "new_site_knn_mean",
+    "new_site_knn_worst",
     "new_site_prototype_mean",
+    "new_site_prototype_worst",
 )
 
 
@@ -69,7 +72,7 @@ class Cell:
 
 
 _WEAK, _STRONG = Encoder(0.8, 0.3, 0.6), Encoder(0.7, 0.9, 0.6)
-_SHARP = Encoder(1.4, 0.4, 0.4)
+_SHARP, _HARD = Encoder(1.4, 0.4, 0.4), Encoder(0.5, 0.5, 0.8)
 CELLS = (
     Cell("20 patients", 20),
     Cell("20 patients, both classes each", 20, mixed=True),
@@ -82,6 +85,11 @@ CELLS = (
     Cell("60 patients", 60),
     Cell("60 patients, unequal encoders", 60, encoders=(_WEAK, _STRONG)),
     Cell("60 patients, uneven, 4 sites", 60, sites=4, uneven=True, encoders=(_STRONG, _STRONG)),
+    # Classes that are hard to tell, so that accuracy at a new site is far from 1.
+    *(
+        Cell(f"{patients} patients, {sites} sites, hard", patients, sites=sites, encoders=(_HARD, _HARD))
+        for patients, sites in ((20, 4), (20, 8), (40, 4), (40, 8), (60, 4), (60, 8), (60, 24))
+    ),
 )
 
 
@@ -112,7 +120,7 @@ def study(cell: Cell, seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarr
 
 
 def values_of(
-    x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.ndarray, *, classifiers: bool
+    x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.ndarray, parts: str
 ) -> dict[str, Any]:
     """The measures of one encoder, without intervals."""
     from histobench.core.errors import HistobenchError
@@ -120,25 +128,27 @@ def values_of(
     from histobench.roi.robustness.neighbours import find_neighbours
     from histobench.roi.robustness.probes import leave_one_site_out, site_probe
 
-    sizes = indices.candidates_for(len(x))
-    near = find_neighbours(x, label, site, patient, k=max(sizes), m=5, sizes=sizes)
-    k, _ = indices.choose_k(near, label, sizes)
-    margins = indices.cross_site_margin(near)
-    found = {
-        "robustness_index": indices.robustness_index(near, label, site, k=k).value,
-        "robustness_index_k11": indices.robustness_index(near, label, site, k=11).value,
-        "margin_aware_index": indices.margin_aware_index(near, x, label, site, k=k).value,
-        "croma_median": margins.median,
-        "croma_worst_tenth": margins.tail_mean,
-        "croma_share_below": margins.share_below,
-    }
-    try:
-        found["site_probe_auroc"] = site_probe(x, site, patient).auroc
-    except HistobenchError:
-        found["site_probe_auroc"] = None
+    found: dict[str, Any] = {}
+    if parts != "new_sites":
+        sizes = indices.candidates_for(len(x))
+        near = find_neighbours(x, label, site, patient, k=max(sizes), m=5, sizes=sizes)
+        k, _ = indices.choose_k(near, label, sizes)
+        margins = indices.cross_site_margin(near)
+        found = {
+            "robustness_index": indices.robustness_index(near, label, site, k=k).value,
+            "robustness_index_k11": indices.robustness_index(near, label, site, k=11).value,
+            "margin_aware_index": indices.margin_aware_index(near, x, label, site, k=k).value,
+            "croma_median": margins.median,
+            "croma_worst_tenth": margins.tail_mean,
+            "croma_share_below": margins.share_below,
+        }
+        try:
+            found["site_probe_auroc"] = site_probe(x, site, patient).auroc
+        except HistobenchError:
+            found["site_probe_auroc"] = None
     one = np.zeros(len(x), dtype=np.int64)
-    for name, fit in _protocols().items() if classifiers else ():
-        moved = leave_one_site_out(x, label, site, patient, one, fit)
+    for name, fit in _protocols().items() if parts != "neighbours" else ():
+        moved = leave_one_site_out(x, label, site, patient, one, fit, refit=False)
         found[f"new_site_{name}_mean"] = moved.mean
         found[f"new_site_{name}_worst"] = moved.worst
     return found
@@ -166,27 +176,33 @@ def _protocols() -> dict[str, Any]:
     }
 
 
-def measured(cell: Cell, seed: int, *, intervals: bool, classifiers: bool = True) -> dict[str, Any]:
+def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> dict[str, Any]:
     """Values of both encoders, and with `intervals` their bounds and the bounds of the difference."""
     import torch
 
     from histobench.roi.evaluation.robustness import RobustnessOptions, protocols
-    from histobench.roi.robustness.pack import Tissue, measure_robustness
+    from histobench.roi.robustness.pack import PackWork, Tissue, measure_robustness
     from histobench.statistics.jackknife import LeaveOneOut, differences
 
     torch.set_num_threads(1)
     features, label, site, patient = study(cell, seed)
     if not intervals:
-        alone = [values_of(x, label, site, patient, classifiers=classifiers) for x in features]
+        alone = [values_of(x, label, site, patient, parts) for x in features]
         return {name: {"values": [each[name] for each in alone]} for name in MEASURES if name in alone[0]}
     tissue = Tissue(label, site, patient, ("a", "b"), tuple(map(str, range(cell.sites))))
-    fits = protocols(2, RobustnessOptions(n_neighbors=NEIGHBOURS), []) if classifiers else {}
-    packs = [measure_robustness(x, tissue, fits) for x in features]
+    fits = protocols(2, RobustnessOptions(n_neighbors=NEIGHBOURS), []) if parts != "neighbours" else {}
+    if parts == "new_sites":
+        works = [PackWork(x, tissue) for x in features]
+        for (name, fit), work in product(fits.items(), works):
+            work.new_site(name, fit)
+        packs = [work.measures for work in works]
+    else:
+        packs = [measure_robustness(x, tissue, fits).measures for x in features]
     found: dict[str, Any] = {}
     for name in MEASURES:
-        if name not in packs[0].measures:
+        if name not in packs[0]:
             continue
-        both = [pack.measures[name] for pack in packs]
+        both = [measures[name] for measures in packs]
         entry: dict[str, Any] = {
             "values": [each.value for each in both],
             "bounds": [(each.low, each.high) for each in both],
@@ -201,9 +217,9 @@ def measured(cell: Cell, seed: int, *, intervals: bool, classifiers: bool = True
     return found
 
 
-def _task(job: tuple[int, int, bool, bool]) -> tuple[int, dict[str, Any]]:
-    place, seed, intervals, classifiers = job
-    return place, measured(CELLS[place], seed, intervals=intervals, classifiers=classifiers)
+def _task(job: tuple[int, int, bool, str]) -> tuple[int, dict[str, Any]]:
+    place, seed, intervals, parts = job
+    return place, measured(CELLS[place], seed, intervals=intervals, parts=parts)
 
 
 def table(
@@ -261,7 +277,12 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cells", help="numbers of cells, separated by commas (default: all)")
-    parser.add_argument("--without-classifiers", action="store_true", help="new sites are left out")
+    parser.add_argument(
+        "--parts",
+        choices=("all", "neighbours", "new_sites"),
+        default="all",
+        help="neighbours: all but new sites; new_sites: these alone (default: all)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="20 studies of the first two cells")
     parser.add_argument("--json", help="also write the rows to this file")
@@ -271,9 +292,9 @@ def main() -> None:
     if args.cells:
         cells = [int(place) for place in args.cells.split(",")]
     more = args.truth or 2 * studies
-    first, fits = args.seed * 10**6, not args.without_classifiers
-    jobs = [(place, first + at, True, fits) for place in cells for at in range(studies)]
-    jobs += [(place, first + 500_000 + at, False, fits) for place in cells for at in range(more)]
+    first = args.seed * 10**6
+    jobs = [(place, first + at, True, args.parts) for place in cells for at in range(studies)]
+    jobs += [(place, first + 500_000 + at, False, args.parts) for place in cells for at in range(more)]
     found: dict[int, list[dict[str, Any]]] = {place: [] for place in cells}
     truth: dict[int, list[dict[str, Any]]] = {place: [] for place in cells}
     start = time.perf_counter()

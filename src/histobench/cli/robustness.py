@@ -170,7 +170,12 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
         if verbose:
             print_grid(robustness_grid(table), console)
         else:
-            print_overview(robustness_overview(table), console)
+            overview = robustness_overview(table)
+            print_overview(overview, console)
+            for remark in overview.remarks:
+                console.print(remark, soft_wrap=True)
+            if overview.remarks:
+                console.print()
     if tables and not verbose:
         console.print("[95% interval over groups]; * best, = not shown to differ from the best (Holm).")
         console.print("More is better, except site AUROC (0.5: features do not show the site).")

@@ -181,6 +181,10 @@ class TransferStoppedError(Exception):
     """Another file failed, or the user interrupted: what has arrived stays for the next run."""
 
 
+class OtherSizeError(HistobenchError):
+    """The server offers a file of another size than the published one."""
+
+
 class _PassingError(Exception):
     """The server says to come back later, in `wait` seconds if it says when."""
 
@@ -297,7 +301,7 @@ def _stream(
         total = None if packed else _total(answer, have)
         _refuse_pages(answer, file, url)
         if file.bytes is not None and total is not None and total != file.bytes:
-            raise HistobenchError(
+            raise OtherSizeError(
                 f"{file.name}: the server offers {total:,} bytes, but {file.bytes:,} are published;"
                 " nothing was kept"
             )

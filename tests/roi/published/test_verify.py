@@ -185,6 +185,46 @@ def test_pathorob_is_compared_on_its_own_images_alone(
     assert main(["verify", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("images", "shares", "exit_code", "verdicts"),
+    [
+        (200, (0.837,), 0, ["not comparable"]),  # "mhist" in name only
+        (977, (0.837,), 0, ["reproduced"]),
+        (977, (0.6,), 1, ["differs"]),
+        (977, (0.837, 0.6), 1, ["differs", "reproduced"]),  # one that agrees hides no other
+    ],
+)
+def test_names_are_not_trusted_and_scripts_can_tell(
+    images: int, shares: tuple[float, ...], exit_code: int, verdicts: list[str], tmp_path: Path
+) -> None:
+    (published,) = (p for p in published_values() if (p.dataset, p.encoder) == ("mhist", "kaiko-vitb16"))
+    assert published.value == 0.837
+    draw = np.random.default_rng(images)
+    for place, share in enumerate(shares):
+        labels = np.arange(images) % 2
+        predicted = np.where(draw.permutation(images) < share * images, labels, 1 - labels)
+        names = tuple(f"{k}.png" for k in range(images))
+        value = float(np.mean([(predicted == labels)[labels == label].mean() for label in (0, 1)]))
+        write_task(
+            tmp_path / f"run{place}" / "mhist" / published.encoder,
+            published.task,
+            Predictions(np.eye(2)[predicted], labels, predicted, ("a", "b"), names),
+            identity=RunIdentity("mhist", published.encoder, preset=published.preset),
+            scores={published.metric: Score(value)},
+            per_class={},
+            confusion_matrix=[[0, 0], [0, 0]],
+        )
+    list(bootstrap_runs(load_runs(tmp_path), BootstrapSettings(200)))
+    assert main(["verify", str(tmp_path)]) == exit_code
+    written = json.loads((tmp_path / "verification.json").read_text())["verdicts"]
+    assert (
+        sorted(row["verdict"] for row in written if row["published"]["metric"] == published.metric)
+        == verdicts
+    )
+    if images == 200:
+        assert written[0]["because"] == "another number of images (theirs 977, ours 200)"
+
+
 def test_what_was_compared_is_told_where_a_number_of_images_is_unknown() -> None:
     assert judge(GOLDEN, OURS).compared_on == "crc100k-nonorm: unknown number of images (published: 7,180)"
     unpublished = replace(GOLDEN, n_images=None)

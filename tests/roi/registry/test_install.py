@@ -31,7 +31,7 @@ from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
 from histobench.roi.registry import entry as catalogue
 from histobench.roi.registry.entry import PublicDataset, all_datasets
-from histobench.roi.registry.install import get
+from histobench.roi.registry.install import accepted_files, get
 from histobench.roi.registry.rows import hdf5_images
 
 from .conftest import Habits
@@ -145,15 +145,26 @@ def test_run_says_how_to_fetch_a_public_dataset_that_is_not_here(
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize(("name", "images"), [("pathorob-camelyon", 6), ("pathorob-tolkach-esca", 12)])
+@pytest.mark.parametrize(
+    ("name", "listed", "left_out"), [("pathorob-camelyon", 7, {3}), ("pathorob-tolkach-esca", 18, {0, 7, 14})]
+)
 def test_pathorobs_subsets_are_what_is_meant_without_a_split(
-    name: str, images: int, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    listed: int,
+    left_out: set[int],
+    server: Habits,
+    data_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The very images, by their pixels: another subset of as many images would not do."""
+    images = listed - len(left_out)
     _served(name, server, data_home, monkeypatch)
     get(name, pause=0.01)
     dataset = load_dataset(name)
     assert dataset.name == f"{name}@pathorob"
     assert {split: len(members) for split, members in dataset.splits.items()} == {"test": images}
+    found = {open_rgb(locate(image.path).read()).tobytes() for image in dataset.splits["test"]}
+    assert found == {open_rgb(png(number)).tobytes() for number in {*range(listed)} - left_out}
     assert {column for image in dataset.splits["test"] for column, _ in image.sites} == {"site"}
     whole = load_dataset(name, split="0.5/0.5")  # asked for a split, all images are meant
     assert sum(map(len, whole.splits.values())) > images
@@ -170,7 +181,7 @@ def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     entry = all_datasets()["pathorob-camelyon"]
     images, lines = [], ["subset,slide_id,patch_id,biological_class,medical_center\n"]
     for number in range(72):
-        center = ("RUMC", "UMCU", "CWZ")[number // 24]
+        center = ("RUMC", "CWZ", "UMCU")[number // 24]
         slide, label = f"{center}_{number // 4 % 6}", entry.classes[number % 2]
         images.append({"image": {"bytes": png(number), "path": None}, "slide_id": slide, "patch_id": number})
         lines.append(f"{'OOD' if center == 'CWZ' else 'ID'},{slide},{number},{label},{center}\n")
@@ -206,6 +217,7 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
         """What was measured, as if the encoder were one with published numbers."""
         (path,) = (tmp_path / folder).rglob("site_robustness.json")
         content = json.loads(path.read_text())
+        assert content["sites"] == (["RUMC", "UMCU"] if folder == "own" else ["CWZ", "RUMC", "UMCU"])
         content["additional_info"] |= {"encoder": "uni_v1", "size": "224"}
         content["measures"]["robustness_index_k11"] |= {"value": 0.15, "low": 0.1, "high": 0.2}
         path.write_text(json.dumps(content | changed))
@@ -227,20 +239,42 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
     assert verdict(stored("own", num_samples=20_400, measures=measures)) == (1, "differs", "")
 
 
-def test_another_checksum_is_accepted_knowingly_and_recorded(
-    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("wrong", [{"md5": "0" * 32}, {"bytes": 7}])
+@pytest.mark.parametrize("where", ["host", "mirror"])
+def test_another_file_than_published_is_accepted_knowingly_and_recorded(
+    server: Habits,
+    data_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: dict[str, Any],
+    where: str,
 ) -> None:
-    import hashlib
-
+    """Another checksum and another size, from the host and from a mirror: one rule, one way to accept it."""
     entry = _served("esca-tolkach", server, data_home, monkeypatch)
-    pinned = (replace(entry.files[0], md5="0" * 32), *entry.files[1:])
-    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=pinned))
+    first = replace(entry.files[0], **wrong)
+    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=(first, *entry.files[1:])))
+    data = server.files[f"/{first.name}"]
+    if where == "mirror":
+        for file in entry.files:
+            (tmp_path / "mirror" / "esca-tolkach").mkdir(parents=True, exist_ok=True)
+            copy = tmp_path / "mirror" / "esca-tolkach" / file.name
+            copy.write_bytes(server.files[f"/{file.name}"])
+        monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "mirror"))
+    sha256 = hashlib.sha256(data).hexdigest()
+
     assert main(["data", "get", "esca-tolkach"]) == 2
-    sha256 = hashlib.sha256(server.files[f"/{entry.files[0].name}"]).hexdigest()
-    assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    # A server that announces another size is not asked for the bytes, so their checksum is not known yet.
+    checksum = "SHA256 (of the file offered)" if where == "host" and "bytes" in wrong else sha256
+    assert f"To use this file as it is: histobench data get ... --accept-checksum {checksum}" in said
+    assert (f"{len(data):,} bytes, but 7 are published" in said) == ("bytes" in wrong)
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
+    assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
-    assert f"checksum and was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    table = data_home / "esca-tolkach" / "esca-tolkach.csv"
+    assert accepted_files(table) == [f"{first.name} sha256 {sha256}"]
 
 
 def test_files_by_form_come_from_a_mirror_too(

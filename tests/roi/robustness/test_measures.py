@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness import confounding
+from histobench.roi.robustness import confounding, indices
 from histobench.roi.robustness.clustering import clustering_score
 from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
+    candidates_for,
+    choose_k,
+    chosen_without,
     cross_site_margin,
     index_without,
     margin_aware_index,
@@ -153,19 +156,45 @@ def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
     plain = robustness_index(near, label, site, k=k)
     weighted = margin_aware_index(near, x, label, site, k=k)
     data = (x, label, site, group, units)
-    indices = [index_without(*sums_without(near, each, *data)) for each in (plain, weighted)]
+    values = [index_without(*sums_without(near, each, *data)) for each in (plain, weighted)]
     margins = margins_without(near, cross_site_margin(near), units)
     for unit in range(int(units.max()) + 1):
         kept = units != unit
         rest = (label[kept], site[kept])
         again = find_neighbours(x[kept], *rest, group[kept], k=k, m=3, sizes=[k])
-        assert indices[0][unit] == pytest.approx(robustness_index(again, *rest, k=k).value)
+        assert values[0][unit] == pytest.approx(robustness_index(again, *rest, k=k).value)
         judge = margin_aware_index(again, x[kept], *rest, k=k, tau=weighted.tau)
-        assert indices[1][unit] == pytest.approx(judge.value, abs=1e-5)
+        assert values[1][unit] == pytest.approx(judge.value, abs=1e-5)
         alone = cross_site_margin(again)
         assert margins["median"][unit] == pytest.approx(alone.median, abs=1e-5)
         assert margins["tail"][unit] == pytest.approx(alone.tail_mean, abs=1e-5)
         assert margins["below"][unit] == pytest.approx(alone.share_below, abs=2 / 320)
+
+
+@pytest.mark.parametrize(
+    ("kind", "patients", "classes", "most"),
+    [("crossed", 12, 2, 200), ("confounded", 12, 3, 200), ("mixed", 60, 4, 200), ("mixed", 60, 3, 7)],
+)
+def test_k_without_a_group_is_the_one_chosen_from_the_other_images(
+    kind: str, patients: int, classes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few and many patients, large and small, in blocks of few images."""
+    monkeypatch.setattr(indices, "_VOTES_AT_ONCE", 1 << 14)
+    draw = np.random.default_rng(patients + classes)
+    group = np.unique(np.minimum(draw.geometric(3 / patients, 180), patients), return_inverse=True)[1]
+    label = draw.integers(0, classes, 180) if kind == "mixed" else group % classes
+    site = label % 2 if kind == "confounded" else group // classes % 2
+    x = draw.normal(size=(180, 6)) + 0.5 * draw.normal(size=(classes, 6))[label]
+    x = (x + draw.normal(size=(2, 6))[site]).astype(np.float32)
+    units, sizes = units_of(group, most=most).of_image, candidates_for(120)
+    near = find_neighbours(x, label, site, group, k=max(sizes), m=1, sizes=sizes, units=units)
+    found = chosen_without(near, label, sizes, units)
+    assert len(set(found.tolist())) > 1
+    for unit, k in enumerate(found):
+        kept = units != unit
+        rest = (label[kept], site[kept], group[kept])
+        again = find_neighbours(x[kept], *rest, k=max(sizes), m=1, sizes=sizes)
+        assert k == choose_k(again, label[kept], sizes)[0]
 
 
 def test_the_interval_of_a_mean_is_students_on_groups_of_equal_size() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
+from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of, weighted_auroc
+from histobench.roi.robustness.leaving_out import auroc_without, measured, site_probe_without, units_of
 from histobench.roi.robustness.probes import SiteProbe
 
 QUICK = RobustnessOptions()
@@ -80,14 +82,18 @@ def test_images_of_unknown_site_are_left_out_and_told() -> None:
     assert "W = 0" in result.caveats[-1]  # six dimensions are too few for the published penalty
 
 
-def test_the_weighted_auroc_is_scikit_learns() -> None:
+@pytest.mark.parametrize("digits", [1, 9])
+def test_the_auroc_without_a_group_is_scikit_learns(digits: int) -> None:
+    """With and without ties."""
     from sklearn.metrics import roc_auc_score
 
     draw = np.random.default_rng(1)
-    scores, truth = draw.integers(0, 9, 40) / 9, draw.random(40) < 0.4
-    weights = draw.integers(0, 4, (5, 40))
-    judge = [roc_auc_score(truth, scores, sample_weight=row) for row in weights]
-    assert weighted_auroc(scores, truth, weights) == pytest.approx(judge, abs=1e-12)
+    scores, truth = draw.random(60).round(digits), draw.random(60) < 0.4
+    units = np.append(draw.integers(0, 7, 59), 8)  # the eighth has no image
+    judge = [roc_auc_score(truth[units != unit], scores[units != unit]) for unit in range(9)]
+    assert auroc_without(scores, truth, units, 9) == pytest.approx(judge, abs=1e-12)
+    one_kind = auroc_without(scores, truth, truth.astype(np.int64), 2)
+    assert np.isnan(one_kind).all()
 
 
 def test_the_site_probe_without_a_group_is_that_of_the_other_images() -> None:
@@ -258,6 +264,29 @@ def test_the_share_of_images_that_count_is_shown(tmp_path: Path) -> None:
     grid = robustness_grid(table)
     share = table.packs[0].content["details"]["support"]["robustness_index"]
     assert grid.rows[0][grid.header.index("images counted")] == f"{share:.0%}"
+    assert robustness_overview(table).remarks == (f"Images counted in the index by scanner: {share:.0%}.",)
+
+
+def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --verbose too: twins of one class and site are each other's neighbours, so few images count."""
+    draw = np.random.default_rng(5)
+    patient = np.repeat(np.arange(40), 5)
+    pair = patient // 2
+    x = draw.normal(size=(20, 12))[pair] * 9 + draw.normal(size=(200, 12)) * 0.1
+    label, site = pair % 2, pair // 2 % 2
+    for encoder, features in (("twins", x), ("noise", draw.normal(size=(200, 12)))):
+        meta = {"dataset": "set", "encoder": encoder, "size": 224, "split": "test", "classes": list(CLASSES)}
+        sites = {"scanner": tuple("AB"[each] for each in site)}
+        made_of = feature_set(
+            features.astype(np.float32), label, groups=[f"p{each}" for each in patient], sites=sites, **meta
+        )
+        save(made_of, tmp_path / f"set_{encoder}_test.pt")
+    assert main(["robustness", str(tmp_path), "-o", str(tmp_path / "results"), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Images counted in the index by scanner: \d+% \(noise\)", said)
+    assert "No index by scanner (twins): only 0 of 200 images have a neighbour among the first 1 " in said
 
 
 def test_many_sites_are_no_matter_of_minutes() -> None:

@@ -194,6 +194,29 @@ def _reasons(table: RobustnessTable) -> list[str]:
     )
 
 
+def index_words(table: RobustnessTable) -> list[str]:
+    """How many images the index rests on, and why an encoder has none."""
+    if table.column == PAIR_COLUMN:
+        return []
+    shares: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
+    for pack in table.packs:
+        found = pack.content["measures"].get("robustness_index") or {}
+        if found.get("value") is not None:
+            shares.setdefault(_cell(pack, COUNTED, 0), []).append(pack.encoder)
+        elif found.get("reason"):
+            reasons.setdefault(found["reason"], []).append(pack.encoder)
+
+    def named(text: str, encoders: list[str]) -> str:
+        return text if len(encoders) == len(table.packs) else f"{text} ({', '.join(encoders)})"
+
+    counted = ", ".join(named(share, encoders) for share, encoders in shares.items())
+    return [
+        *([f"Images counted in the index by {table.column}: {counted}."] if counted else []),
+        *(f"No index by {table.column}{named('', names)}: {reason}." for reason, names in reasons.items()),
+    ]
+
+
 def _as_json(table: RobustnessTable) -> dict[str, Any]:
     return {
         "dataset": table.dataset,

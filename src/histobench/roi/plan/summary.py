@@ -19,7 +19,13 @@ from histobench.roi.comparison.comparison import (
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.grids import combination_words, elsewhere_words
-from histobench.roi.comparison.robustness import COUNTED, RobustnessTable, robustness_grid, shown_measures
+from histobench.roi.comparison.robustness import (
+    COUNTED,
+    RobustnessTable,
+    index_words,
+    robustness_grid,
+    shown_measures,
+)
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
     SplitTable,
@@ -227,6 +233,7 @@ def overviews(
             cells = _robustness_cells(site, wanted)
             hidden += len(site.packs) - len(cells)
             columns.setdefault(site.dataset, []).append(OverviewColumn(ROBUSTNESS, site.column, cells))
+            remarks.setdefault(site.dataset, []).extend(index_words(site))
         else:
             hidden += len(site.packs)
     made = (
@@ -307,6 +314,7 @@ def robustness_overview(table: RobustnessTable) -> Overview:
         tuple(pack.encoder for pack in table.packs),
         0,
         None,
+        remarks=tuple(index_words(table)),
     )
 
 

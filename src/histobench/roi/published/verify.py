@@ -131,17 +131,19 @@ class Verification:
 
 
 def verify(results_dir: str | Path) -> list[Verification]:
-    """A verdict for every published number of which a results folder has the encoder, dataset and task.
+    """Verdicts on every published number of which a results folder has the encoder, dataset and task.
 
     A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
-    preset, setting, image size or number of images is no reproduction, and is named.
+    preset, setting, image size or number of images is no reproduction, and is named. Where none of ours can
+    be compared, the one with the fewest differences is shown.
     """
     ours = list(stored_values(Path(results_dir)))
     verdicts = []
     for published in published_values():
-        near = [value for value in ours if _is_near(published, value)]
-        if near:
-            verdicts.append(min((judge(published, value) for value in near), key=_preference))
+        near = [judge(published, value) for value in ours if _is_near(published, value)]
+        compared = [verdict for verdict in near if verdict.verdict != NOT_COMPARABLE]
+        # Each result that can be compared counts: one that agrees does not hide one that does not.
+        verdicts += compared or sorted(near, key=_differences)[:1]
     return verdicts
 
 
@@ -252,6 +254,6 @@ def _base(name: str) -> str:
     return name.lower().partition("@")[0]
 
 
-def _preference(verdict: Verification) -> tuple[bool, int, str]:
-    """Of several of ours the comparable one, then the one with the fewest differences."""
-    return (verdict.verdict == NOT_COMPARABLE, verdict.because.count(";"), str(verdict.ours.path))
+def _differences(verdict: Verification) -> tuple[int, str]:
+    """How many differences keep a result from being compared, and its path."""
+    return verdict.because.count(";"), str(verdict.ours.path)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from histobench.core.errors import HistobenchError
 from histobench.core.files import check_plain, open_plain
 from histobench.core.http import (
+    OtherSizeError,
     Progress,
     TransferStoppedError,
     discard,
@@ -112,11 +113,33 @@ def fetch(
     if isinstance(source, Path):
         _copy(source, part, file, progress)
     else:
-        transfer(source, part, name=file.name, size=file.bytes, progress=progress, pause=pause, stop=stop)
+        _download(source, part, file, progress=progress, pause=pause, stop=stop, accept=accept)
     found = check_file(part, file, keep=False, accept=accept)
     os.replace(part, target)
     note_of(part).unlink(missing_ok=True)
     return replace(found, path=target)
+
+
+def _download(
+    address: str,
+    part: Path,
+    file: RemoteFile,
+    *,
+    progress: Progress | None,
+    pause: float,
+    stop: threading.Event | None,
+    accept: Sequence[str],
+) -> None:
+    """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
+    size = None if accept else file.bytes
+    try:
+        transfer(address, part, name=file.name, size=size, progress=progress, pause=pause, stop=stop)
+    except OtherSizeError as error:
+        raise HistobenchError(f"{error}{_how_to_accept('SHA256 (of the file offered)')}") from error
+
+
+def _how_to_accept(checksum: str) -> str:
+    return f". To use this file as it is: histobench data get ... --accept-checksum {checksum}"
 
 
 def check_file(path: Path, file: RemoteFile, *, keep: bool, accept: Sequence[str] = ()) -> Fetched:
@@ -126,30 +149,22 @@ def check_file(path: Path, file: RemoteFile, *, keep: bool, accept: Sequence[str
     be the user's own); else it is deleted.
     """
     size = path.stat().st_size
-    allowed = {checksum.lower() for checksum in accept}
-    if not allowed and file.bytes is not None and size != file.bytes:
-        _discard(path, keep=keep)
-        raise HistobenchError(
-            f"{file.name}: {size:,} bytes, but {file.bytes:,} are published{_fate(path, keep=keep)}"
-        )
     if not file.pinned:
         _check_beginning(path, file, keep=keep)
     md5, sha256 = _hashes(path)
-    wrong = [
+    wrong = [f"{size:,} bytes, but {file.bytes:,} are published"] if file.bytes not in (None, size) else []
+    wrong += [
         f"{kind} {got}, but {wanted} is published"
         for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256))
         if wanted is not None and got != wanted.lower()
     ]
-    if file.bytes is not None and size != file.bytes:
-        wrong.append(f"{size:,} bytes, but {file.bytes:,} are published")
-    if wrong and {md5, sha256} & allowed:
+    if wrong and {md5, sha256} & {checksum.lower() for checksum in accept}:
         return Fetched(path, size, md5, sha256, verified=False, accepted=True)
     if wrong:
         looks = _looks_like(path) if keep else ""
         _discard(path, keep=keep)
         raise HistobenchError(
-            f"{file.name}: {wrong[0]}{looks}{_fate(path, keep=keep)}. To use this file as it is: "
-            f"histobench data get ... --accept-checksum {sha256}"
+            f"{file.name}: {wrong[0]}{looks}{_fate(path, keep=keep)}{_how_to_accept(sha256)}"
         )
     return Fetched(path, size, md5, sha256, file.pinned)
 
@@ -242,7 +257,13 @@ def _source(file: RemoteFile, dataset: str) -> str | Path:
 
 
 def take_from_mirror(
-    file: RemoteFile, folder: Path, *, dataset: str, progress: Progress | None = None, pause: float = 1.0
+    file: RemoteFile,
+    folder: Path,
+    *,
+    dataset: str,
+    progress: Progress | None = None,
+    pause: float = 1.0,
+    accept: Sequence[str] = (),
 ) -> None:
     """Put a file that comes by form in place from the mirror, if there is one that has it.
 
@@ -258,15 +279,8 @@ def take_from_mirror(
                 _copy(source, part, file, progress)
                 os.replace(part, folder / source.name)
     elif not any(sign in file.name for sign in "*?["):
-        part = folder / f"{file.name}.part"
-        transfer(
-            str(_source(file, dataset)),
-            part,
-            name=file.name,
-            size=file.bytes,
-            progress=progress,
-            pause=pause,
-        )
+        part, address = folder / f"{file.name}.part", str(_source(file, dataset))
+        _download(address, part, file, progress=progress, pause=pause, stop=None, accept=accept)
         os.replace(part, folder / file.name)
 
 

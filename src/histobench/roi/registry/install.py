@@ -217,7 +217,9 @@ def _placed_by_hand(
     downloads.mkdir(parents=True, exist_ok=True)
     for file in entry.files:
         if not list(downloads.glob(file.name)):
-            take_from_mirror(file, downloads, dataset=entry.name, progress=progress, pause=pause)
+            take_from_mirror(
+                file, downloads, dataset=entry.name, progress=progress, pause=pause, accept=accept
+            )
     # A name may be a pattern: the parts of an archive are not always known beforehand.
     found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
     if not all(found.values()):

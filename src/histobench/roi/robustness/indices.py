@@ -31,6 +31,7 @@ PUBLISHED_K = {"pathorob-camelyon": 11, "pathorob-tcga": 61, "pathorob-tolkach-e
 #: What k is chosen from on other data: 1, 3, ..., 11, then steps of ten, as PathoROB does.
 CANDIDATES = (1, 3, 5, 7, 9, *range(11, 600, 10))
 _PAIRS_AT_ONCE = 1 << 19
+_VOTES_AT_ONCE = 1 << 22
 #: Share of images in the tail whose mean is reported.
 TAIL = 0.10
 #: Images that are kept for a look.
@@ -77,49 +78,114 @@ def choose_k(near: TypedNeighbours, labels: Ints, candidates: Sequence[int]) -> 
 
     Of classes with equally many votes the lowest wins; images without a neighbour do not vote.
     """
-    return _best_vote(near.index, labels, labels, candidates)
-
-
-def chosen_without(near: TypedNeighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
-    """The k that `choose_k` chooses without each unit [units]."""
-    found = np.empty(int(units.max()) + 1, dtype=np.int64)
-    for unit in range(len(found)):
-        rows = np.flatnonzero(units != unit)
-        lists = near.wide[rows]
-        row, column = np.nonzero((lists >= 0) & (units[lists] != unit))
-        rank = np.arange(len(row)) - np.searchsorted(row, np.arange(len(rows)))[row]
-        left = np.full_like(lists, -1)
-        left[row, rank] = lists[row, column]
-        # Where nobody has a neighbour left there is no index either, whatever k is.
-        voted = bool((left >= 0).any())
-        found[unit] = _best_vote(left, labels[rows], labels, candidates)[0] if voted else candidates[0]
-    return found
-
-
-def _best_vote(
-    index: NDArray[np.int32], truth: Ints, labels: Ints, candidates: Sequence[int]
-) -> tuple[int, dict[int, float]]:
-    """`choose_k` for images of class `truth` [rows] with the neighbours `index` [rows, k]."""
-    classes = int(labels.max()) + 1
-    votes = np.zeros((len(truth), classes), dtype=np.int32)
-    rows = np.arange(len(truth))
+    classes, rows, done = int(labels.max()) + 1, np.arange(len(labels)), 0
+    votes = np.zeros((len(labels), classes), dtype=np.int32)
     scores: dict[int, float] = {}
-    done = 0
     for k in sorted(set(candidates)):
-        for column in range(done, min(k, index.shape[1])):
-            there = index[:, column] >= 0
-            votes[rows[there], labels[index[there, column]]] += 1
+        for column in range(done, min(k, near.index.shape[1])):
+            there = near.index[:, column] >= 0
+            votes[rows[there], labels[near.index[there, column]]] += 1
         done = k
-        used = votes.sum(axis=1) > 0
+        used = votes.any(axis=1)
         if used.any():
-            right = votes[used].argmax(axis=1) == truth[used]
-            size = np.bincount(truth[used], minlength=classes)
-            hits = np.bincount(truth[used], weights=right, minlength=classes)
-            scores[k] = float(np.mean(hits[size > 0] / size[size > 0]))
+            right = votes[used].argmax(axis=1) == labels[used]
+            hits = np.bincount(labels[used], weights=right, minlength=classes).astype(np.float64)
+            scores[k] = _balanced(hits, np.bincount(labels[used], minlength=classes))
     if not scores:
         raise HistobenchError("no image has a neighbor in another group; robustness needs several groups")
     best = max(scores.values())
     return next(k for k in candidates if k in scores and scores[k] == best), scores
+
+
+def _balanced(hits: Floats, voters: Ints) -> float:
+    """Balanced accuracy from the hits and the voters of each class; classes without voters do not count."""
+    return float(np.mean(hits[voters > 0] / voters[voters > 0]))
+
+
+def chosen_without(near: TypedNeighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
+    """The k that `choose_k` chooses without each unit [units]."""
+    count, classes, sizes = int(units.max()) + 1, int(labels.max()) + 1, sorted(set(candidates))
+    hits = np.zeros((len(sizes), count * classes))
+    voters = np.zeros(count * classes, dtype=np.int64)
+    step = max(1, _VOTES_AT_ONCE // (classes * max(near.wide.shape[1] + 1, count)))
+    for start in range(0, len(labels), step):
+        part = slice(start, start + step)
+        each = _votes_without(near.wide[part], labels, units, labels[part], units[part], sizes)
+        hits += each[0]
+        voters += each[1]
+    found = np.empty(count, dtype=np.int64)
+    for unit in range(count):
+        of_unit = slice(unit * classes, (unit + 1) * classes)
+        # Where no image has a neighbour left there is no index either, whatever k is.
+        scores = {
+            k: _balanced(right[of_unit], voters[of_unit]) if voters[of_unit].any() else 0.0
+            for k, right in zip(sizes, hits, strict=True)
+        }
+        found[unit] = max(candidates, key=scores.__getitem__)
+    return found
+
+
+def _votes_without(
+    lists: NDArray[np.int32], labels: Ints, units: Ints, truth: Ints, unit: Ints, sizes: Sequence[int]
+) -> tuple[Floats, Ints]:
+    """Votes of the first k neighbours without each unit, for each k of `sizes`, over some images.
+
+    `lists` [rows, width] are their neighbours, `truth` and `unit` [rows] their own class and unit. Returns
+    how many are right [sizes, units * classes] and how many vote [units * classes], by class.
+
+    Where a unit holds r places before the k-th image of other units, the first k + r vote without these r.
+    The lead of a class changes by 2 r at most, so most votes need not be counted again.
+    """
+    rows, width = lists.shape
+    count, classes = int(units.max()) + 1, int(labels.max()) + 1
+    there = lists >= 0
+    row, column = np.nonzero(there)
+    kind = labels[lists[row, column]]
+    among = np.zeros((rows, width + 1, classes), dtype=np.int32)  # votes of the first places
+    among[row, column + 1, kind] = 1
+    np.cumsum(among, axis=1, out=among)
+
+    # Each place of a list by its row and unit, and the first size from which on the place is missing.
+    pair = row * count + units[lists[row, column]]
+    order = np.argsort(pair, kind="stable")
+    pair, column, kind = pair[order], column[order], kind[order]
+    starts = np.flatnonzero(np.diff(pair, prepend=-1))
+    before = np.arange(len(pair)) - np.repeat(starts, np.diff(starts, append=len(pair)))
+    since = np.searchsorted(sizes, column - before, side="right")
+    order = np.argsort(since, kind="stable")
+    pair, kind, edges = pair[order], kind[order], np.searchsorted(since[order], np.arange(len(sizes) + 1))
+
+    own, cell = np.arange(rows) * count + unit, unit * classes + truth
+    left = np.repeat(there.sum(axis=1)[:, None], count, axis=1).ravel() - np.bincount(
+        pair, minlength=rows * count
+    )
+    left[own] = 0
+    row, held_by = np.nonzero(left.reshape(rows, count))
+    voters = np.bincount(held_by * classes + truth[row], minlength=count * classes)
+
+    hits = np.empty((len(sizes), count * classes))
+    missing = np.zeros(rows * count, dtype=np.int32)
+    missing_of = np.zeros((rows * count, classes), dtype=np.int32)
+    for place, k in enumerate(sizes):
+        new = slice(edges[place], edges[place + 1])
+        np.add.at(missing, pair[new], 1)
+        np.add.at(missing_of, (pair[new], kind[new]), 1)
+        votes = among[:, min(k, width)]
+        right = (votes.argmax(axis=1) == truth) & votes.any(axis=1)
+        rivals = votes.copy()
+        rivals[np.arange(rows), truth] = -1
+        lead = np.abs(votes[np.arange(rows), truth] - rivals.max(axis=1))
+        close = (missing.reshape(rows, count) * 2 >= lead[:, None]).ravel() & (missing > 0)
+        close[own] = False
+        again = np.flatnonzero(close)
+        row, held_by = again // count, again % count
+        votes = among[row, np.minimum(k + missing[again], width)] - missing_of[again]
+        now = (votes.argmax(axis=1) == truth[row]) & votes.any(axis=1)
+        change = now.astype(np.int64) - right[row]
+        hits[place] = np.tile(np.bincount(truth, weights=right, minlength=classes), count)
+        hits[place] -= np.bincount(cell, weights=right, minlength=count * classes)
+        hits[place] += np.bincount(held_by * classes + truth[row], weights=change, minlength=count * classes)
+    return hits, voters
 
 
 def robustness_index(near: TypedNeighbours, labels: Ints, sites: Ints, *, k: int) -> Evidence:

@@ -103,7 +103,7 @@ def measure_robustness(
         raise HistobenchError("there is only one site; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
         raise HistobenchError("there is only one class; robustness compares classes with sites")
-    work = _PackWork(np.ascontiguousarray(features), tissue)
+    work = PackWork(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()
     with ExitStack() as stack:
@@ -119,8 +119,8 @@ def measure_robustness(
     return Pack(work.measures, work.details)
 
 
-class _PackWork:
-    """The measures so far."""
+class PackWork:
+    """The measures of one encoder so far; each method adds some."""
 
     def __init__(self, features: NDArray[np.floating], tissue: Tissue) -> None:
         self.features, self.tissue = features, tissue
