@@ -253,10 +253,10 @@ def write_feature_files(
         folder.finish(unit, files=[Path(file["path"]) for file in written["extracted"].values()], **written)
         return
     every = [_planned(prepared, place) for place in range(len(prepared.get("encoders", ())))]
-    found = [(place, encoder) for place, encoder in enumerate(every) if encoder.recipe.name == asked]
-    if not found:
+    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.recipe.name == asked]
+    if not named:
         raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
-    place, planned = found[0]
+    place, planned = named[0]
     spec = prepare_unit.spec
     dataset = DatasetSource.from_note(spec["source"]).load()
     listed = folder.part("images") / f"{prepare_unit.id}.keys"
