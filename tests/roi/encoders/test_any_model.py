@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import logging
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
