@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 
@@ -43,3 +44,36 @@ def test_another_pipe_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str])
 
     assert printing(command) == 1
     assert "unexpected BrokenPipeError" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["in the command", "at the exit of the interpreter"])
+def test_a_signal_gives_its_code_and_no_traceback_at_any_moment(number: int, when: str) -> None:
+    program = f"""
+import atexit, os, sys, time
+from histobench.cli import main as module
+
+def wait():
+    print("ready", flush=True)
+    time.sleep(60)
+
+if {when == "in the command"}:
+    module.completion_command = lambda args: wait()
+else:
+    atexit.register(wait)
+sys.exit(module.main())
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "completion", "bash"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "ready" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said

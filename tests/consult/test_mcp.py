@@ -24,8 +24,10 @@ from PIL import Image
 pytest.importorskip("mcp.server.mcpserver")
 from mcp import Client, StdioServerParameters
 
-from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server
+from histobench.consult.encoder_views import NAME_LENGTH, Regions
+from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server, region_id
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import digest
 
 pytestmark = pytest.mark.slow
 
@@ -229,6 +231,34 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
     assert all(result.is_error for result in refused)
     told = " ".join(result.content[0].text for result in refused)
     assert "PNG" not in told
+
+
+@pytest.mark.parametrize("way", ["link", "other", "pipe", "gone"])
+def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path, way: str) -> None:
+    """A link in the place of an image would show any picture that the server can read."""
+    shown, secret = tmp_path / "data.png", tmp_path / "secret.png"
+    Image.new("RGB", (8, 8), "red").save(shown)
+    Image.new("RGB", (8, 8), "blue").save(secret)
+    name = digest(shown.read_bytes()).hex()[:NAME_LENGTH]
+    regions = Regions(np.zeros(1, dtype=np.int64), (name,), ("",), (shown,))
+    assert tuple(regions.pixels(0)[0, 0]) == (255, 0, 0)
+    shown.unlink()
+    if way == "link":
+        shown.symlink_to(secret)
+    elif way == "other":
+        secret.rename(shown)
+    elif way == "pipe":
+        os.mkfifo(shown)
+    server = make_server(OpeningBench(lambda progress: Bench(("x",), {"test": regions}, {})).start())
+
+    async def talk() -> list[Any]:
+        async with Client(server) as client:
+            asked = {"region": region_id(name)}
+            return [await client.call_tool(tool, asked) for tool in ("region_image", "measure")]
+
+    for result in completed(talk()):
+        assert result.is_error
+        assert [part.type for part in result.content] == ["text"]
 
 
 def test_thumbnails_of_noise_are_small() -> None:

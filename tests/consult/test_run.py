@@ -340,6 +340,15 @@ def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Stu
 
 
 @pytest.mark.slow
+def test_an_unknown_sandbox_is_told_before_anything_is_written(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["consult", "run", str(study.folder), "--agent", "policy:reader", "--arms", "none"]
+    assert main([*command, "-o", str(tmp_path / "runs"), "--sandbox", "landlok"]) == 2
+    assert "unknown sandbox 'landlok'; did you mean landlock?" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     run = ConsultRun(str(study.folder), RunOptions(agent="policy:reader"), "sequence")
     with pytest.raises(HistobenchError, match="played in one process"):

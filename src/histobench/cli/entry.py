@@ -137,7 +137,7 @@ def printing(command: Callable[[], int]) -> int:
         return code
     except KeyboardInterrupt:  # before the command has begun, or after its end
         say("interrupted", error=True)
-        return INTERRUPTED
+        return TERMINATED if _terminated else INTERRUPTED
     except BrokenPipeError as error:
         if not _reader_has_gone():  # it was another pipe: to end in silence would pass for success
             say(f"error: unexpected {type(error).__name__}: {error}; --debug shows where", error=True)
@@ -145,6 +145,13 @@ def printing(command: Callable[[], int]) -> int:
         # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def end_on_signals() -> None:
+    """The command is over and its output is written: from here on a signal ends the process at once."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
 
 
 def _stop_on_request() -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from histobench.cli.entry import Command, completions, printing, run_command
+from histobench.cli.entry import Command, completions, end_on_signals, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
 from histobench.core.version import __version__
@@ -56,7 +56,13 @@ HIDDEN = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    code = _run(list(sys.argv[1:] if argv is None else argv))
+    if argv is None:  # the process ends with this call
+        end_on_signals()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         return printing(lambda: _say(_overview()))
     if arguments[0] in ("-V", "--version"):

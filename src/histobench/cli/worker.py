@@ -26,6 +26,9 @@ def worker_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("number", type=int, nargs="?", help="mint and consult: the part, counted from 0")
     parser.add_argument(
+        "--digest", default="", help="roi: SHA-256 of the only list of units that it does (default: any)"
+    )
+    parser.add_argument(
         "--kinds",
         default="",
         help="roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
@@ -63,7 +66,7 @@ def _work_on_units(args: argparse.Namespace) -> int:
     from histobench.roi.work.run_folder import KINDS, REPORT, UNITS, RunFolder
     from histobench.roi.work.worker import Worker, WorkerStoppedError
 
-    folder = RunFolder(Path(args.path))
+    folder = RunFolder(Path(args.path), args.digest)
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     # `collect` was the name of the last kind, and may still stand in queued jobs.

@@ -183,10 +183,13 @@ class Regions:
     def pixels(self, row: int) -> NDArray[np.uint8]:
         """The picture [h, w, 3]."""
         from histobench.roi.data.image import open_rgb
-        from histobench.roi.data.image_ref import locate
+        from histobench.roi.data.image_ref import digest, locate
 
         path = self.paths[row]
-        return np.asarray(open_rgb(locate(path).read(), name=str(path)))
+        data = locate(path).read()
+        if digest(data).hex()[:NAME_LENGTH] != self.images[row]:
+            raise HistobenchError(f"{path} has changed since its features were computed; start again")
+        return np.asarray(open_rgb(data, name=str(path)))
 
     def measured(self, per_class: int, *, seed: int) -> Measured:
         """At most `per_class` regions of each class, drawn by the seed."""

@@ -32,6 +32,7 @@ from histobench.mint.runs.play import Display, Played, no_display, open_terms, p
 from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import OpenPlayer
 from histobench.mint.runs.writers import Writer, check_alone
+from histobench.mint.sandbox import check_sandbox
 from histobench.mint.tasks.base import Task
 
 #: Turns of an episode, two of them for answers; in a sequence there is one more, for notes.
@@ -117,6 +118,7 @@ def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planne
 
     A sequence is played in one process, so that runs that are shared out leave sequences out.
     """
+    check_sandbox(run.options.sandbox)
     study = open_study(run.study)
     output = Path(run.options.output) if run.options.output else study.folder / RUNS
     arms = check_arms(study, run.arms, alone=not elsewhere)

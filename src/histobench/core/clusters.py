@@ -185,7 +185,8 @@ def submit_array(
     `after` is a job whose end is waited for. A task is told of its time limit, and one that was killed is
     queued again. In `command` a shell variable such as `$SLURM_ARRAY_TASK_ID` is filled in by the task.
     """
-    write_text(script, _script(command))
+    text = _script(command)
+    write_text(script, text)  # for people: Slurm is given the text, which nobody else can change
     flags = [
         "--parsable",
         f"--job-name=histobench-{name}",
@@ -197,7 +198,7 @@ def submit_array(
         *([f"--dependency=afterany:{after}"] if after else []),
         *_flags(options),
     ]
-    return _sbatch([*flags, str(script.absolute())]).partition(";")[0]
+    return _sbatch(flags, text).partition(";")[0]
 
 
 def queued_tasks(job: str, *, strict: bool = False) -> int:
@@ -267,9 +268,11 @@ def _script(command: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sbatch(arguments: Sequence[str]) -> str:
+def _sbatch(arguments: Sequence[str], script: str = "") -> str:
     try:
-        done = subprocess.run(["sbatch", *arguments], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            ["sbatch", *arguments], input=script, capture_output=True, text=True, timeout=120
+        )
     except FileNotFoundError:
         raise HistobenchError(
             "`engine` slurm needs sbatch, which is not here: run it on a login node"

@@ -27,6 +27,8 @@ from histobench.core.plain_data import parse_json
 
 #: What nobody writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
 HAND_WRITTEN = 16 << 20
+#: A note that a process of ours has written: a claim, the output of a unit, what was spent.
+NOTED = 256 << 20
 #: Lists of images, tasks, episodes and predictions, which are held in memory as a whole.
 LISTED = 4 << 30
 
@@ -360,7 +362,7 @@ def read_note(path: str | Path) -> dict[str, Any] | None:
     A file that is there and cannot be read is an error: to go on as if it were not would undo what it says.
     """
     try:
-        content = parse_json(read_bytes(path).decode("utf-8"))
+        content = parse_json(patiently(lambda: read_own(path, limit=NOTED)).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

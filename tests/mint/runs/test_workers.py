@@ -54,6 +54,33 @@ def test_the_parts_of_a_run_share_its_episodes_out() -> None:
     assert min(map(sum, shares)) > 25
 
 
+def test_a_worker_follows_the_file_that_it_was_given_and_no_other(
+    options: RunOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file names servers, which are sent keys, and files of code."""
+    run = plan_parts(options, 2)
+    changed = run.file.read_text().replace(str(options.agent), "openai:gpt@http://127.0.0.1:9/v1")
+    run.file.write_text(changed)
+    assert main(["worker", "mint", str(run.file), "0"]) == 2
+    assert "was changed after the run began" in capsys.readouterr().err
+    for content in ("", "[]", "null", "{", '{"options": 5}', "[" * 100_000):
+        earlier = run.file.with_name("20261116-101500-ab12cd.json")  # as older versions named them
+        earlier.write_text(content)
+        assert main(["worker", "mint", str(earlier), "0"]) == 2
+        assert "does not describe a run in parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "slurm"]])
+def test_an_unknown_sandbox_is_told_before_anything_is_written(
+    options: RunOptions, capsys: pytest.CaptureFixture[str], engine: list[str]
+) -> None:
+    command = ["mint", "run", "--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
+    command += ["-o", str(options.output), "--sandbox", "bublewrap", *engine]
+    assert main(command) == 2
+    assert "unknown sandbox 'bublewrap'; did you mean bubblewrap?" in capsys.readouterr().err
+    assert not Path(str(options.output)).exists()
+
+
 @pytest.mark.slow
 def test_workers_together_play_what_one_process_plays(
     tmp_path: Path, options: RunOptions, script: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,42 @@ def test_a_timm_folder_of_the_hub_and_an_open_clip_folder(tmp_path: Path) -> Non
     with torch.inference_mode():
         expected = clip.encode_image(encoder.eval_transforms(_picture())[None])  # type: ignore[operator]
     torch.testing.assert_close(_features(encoder, _picture()), expected)
+
+
+@pytest.mark.slow
+def test_another_revision_with_the_same_weights_is_another_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository of the hub whose configuration changes, and not its checkpoint."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    _transformers_folder("vit", tmp_path / "m")
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("config.json", {}),
+        ("config.json", {"hidden_act": "relu"}),
+        ("config.json", {"layer_norm_eps": 0.5}),
+        ("config.json", {"num_attention_heads": 1}),
+        ("preprocessor_config.json", {"image_mean": [0.1, 0.2, 0.3]}),
+    ]
+    identities, features = [], []
+    repository = tmp_path / "hub" / "models--me--vit"
+    (repository / "refs").mkdir(parents=True)
+    for number, (file, change) in enumerate(changes):
+        folder = repository / "snapshots" / (str(number) * 40)
+        shutil.copytree(tmp_path / "m", folder)
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | change | {"transformers_version": str(number)}))
+        (repository / "refs" / "main").write_text(folder.name)
+        any_model.find_model.cache_clear()
+        encoder = create_encoder("hf:me/vit@cls")
+        identities.append(json.dumps([encoder.identity, repr(encoder.eval_transforms)], sort_keys=True))
+        features.append(_features(encoder, _picture()))
+    assert len({each.numpy().tobytes() for each in features}) == len(changes)
+    assert len(set(identities)) == len(changes)
+    any_model.find_model.cache_clear()
+    again = create_encoder(f"hf:me/vit@{'0' * 40}@cls")
+    assert again.identity["kwargs"] == json.loads(identities[0])[0]["kwargs"]
 
 
 def test_a_folder_without_transform_or_weights_is_one_clear_line(tmp_path: Path) -> None:

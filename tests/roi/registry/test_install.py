@@ -272,7 +272,7 @@ def test_another_file_than_published_is_accepted_knowingly_and_recorded(
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
     assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
     assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
-    assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+    assert f"and was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
     table = data_home / "esca-tolkach" / "esca-tolkach.csv"
     assert accepted_files(table) == [f"{first.name} sha256 {sha256}"]
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from histobench.roi.work.loop import Agenda
 from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, write_lines
+
+#: What the output of a unit has at least.
+NOTES: dict[str, dict[str, Any]] = {
+    "prepare": {"failures": {}, "extractions": {}},
+    "shards": {"computed": {}, "seconds": {}},
+    "features": {"extracted": {}, "computed": 0, "seconds": 0, "device": ""},
+    "evaluate": {"outcome": "evaluated"},
+}
 
 
 def units_of(datasets: int, encoders: int) -> list[Unit]:
@@ -85,7 +94,7 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
                 for unit in batch:
                     if unit.kind == "prepare":
                         write_lines(path / "shards" / f"{unit.id}.jsonl", shards_of(unit))
-                    folder.finish(unit)
+                    folder.finish(unit, **NOTES.get(unit.kind, {}))
             agenda.note(batch)
         else:
             agenda.is_stale = True

@@ -37,7 +37,7 @@ from histobench.roi.work.engines import local as local_engine
 from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, read_lines
+from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, read_lines, worker_arguments
 from histobench.roi.work.status import status_of
 from histobench.roi.work.worker import Worker
 
@@ -422,7 +422,7 @@ def test_the_table_of_the_status_lines_up_whatever_datasets_are_called(
 ) -> None:
     units = [Unit("evaluate", name, "e", {"task": "KNN"}) for name in ("a", "組織", "bell\x07")]
     folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
-    folder.finish(units[0])
+    folder.finish(units[0], outcome="evaluated")
     folder.fail(units[1], "no such weights")
     assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -447,13 +447,13 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
     files[0].parent.mkdir()
     for unit, path in zip(units, files, strict=True):
         path.touch()
-        folder.finish(unit, files=[path])
+        folder.finish(unit, files=[path], outcome="evaluated")
     assert dict(status_of(tmp_path).states) == {"done": many}
     with faulty_disk.lagging(files[-1]):  # a listing that does not show it yet says nothing
         assert dict(status_of(tmp_path).states) == {"done": many}
     files[-1].unlink()
     assert dict(status_of(tmp_path).states) == {"done": many - 1, "waiting": 1}
-    folder.finish(units[0])
+    folder.finish(units[0], outcome="evaluated")
     again = RunFolder(folder.path)
     again.refresh()
     assert [again.state(unit.id) for unit in again.units()] == ["done"] * (many - 1) + [None]
@@ -467,12 +467,18 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
         b'{"files": []}',
         b'{"state": "passed"}',
         b'{"state": ["done"]}',
-        b'{"state": "done", "files": 5}',
-        b'{"state": "done", "files": [0]}',
-        b'{"state": "done", "files": [[1]]}',
-        b'{"state": "done", "files": {"a": 1}}',
-        b'{"state": "done", "files": ["\\u0000"]}',
-        b'{"state": "done", "files": ["/nowhere"]}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": 5}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": [0]}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": [[1]]}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": {"a": 1}}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": ["\\u0000"]}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "x", "files": ["/nowhere"]}',
+        b'{"state": "done", "outcome": "evaluated"}',
+        b'{"state": "done", "unit": "evaluate-00000000000000000000", "outcome": "evaluated"}',
+        b'{"state": "done", "unit": "UNIT", "outcome": 5}',
+        b'{"state": "done", "unit": "UNIT", "outcome": "skipped", "reason": ["x"]}',
+        b'{"state": "failed", "unit": "UNIT"}',
+        b'{"state": "failed", "unit": "UNIT", "job": "x", "reason": null}',
         b"[" * 100_000,
         b"\x80\x04\x95pickled",
     ],
@@ -481,12 +487,12 @@ def test_an_output_that_no_worker_wrote_counts_for_nothing(tmp_path: Path, note:
     unit = Unit("evaluate", "d", "e", {"task": "KNN"})
     folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
     (folder.path / "outputs").mkdir(exist_ok=True)
-    (folder.path / "outputs" / f"{unit.id}.json").write_bytes(note)
+    (folder.path / "outputs" / f"{unit.id}.json").write_bytes(note.replace(b"UNIT", unit.id.encode()))
     folder.refresh()
     assert folder.state(unit.id) is None
     assert folder.forget_failures() == 0
     assert dict(status_of(tmp_path).states) == {"waiting": 1}
-    folder.finish(unit)
+    folder.finish(unit, outcome="evaluated")
     assert folder.state(unit.id) == "done"
 
 
@@ -546,7 +552,146 @@ def test_copies_of_a_dataset_that_others_finish_are_removed_later(
     assert removed == ["A", "B"]
 
 
-@pytest.mark.parametrize("line", ["null", "3", '"text"', "[]", "{}", "{"])
+SHAPES: dict[str, dict[str, Any]] = {
+    "prepare": {
+        "failures": {},
+        "encoders": [],
+        "order": "",
+        "digest": "",
+        "device": "cpu",
+        "device_kind": "cpu",
+        "threads": 1,
+        "unreadable": {},
+    },
+    "features": {
+        "extracted": {"test": {"path": "", "fingerprint": ""}},
+        "computed": 1,
+        "seconds": 0.5,
+        "device": "",
+    },
+    "shards": {"computed": {"0": 1}, "seconds": {"0": 1.5}},
+    "splits": {"splits": {"a": {"evaluated": [], "unchanged": [], "failed": {"KNN": "x"}}}},
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_an_output_without_what_its_readers_need_counts_for_nothing(tmp_path: Path, kind: str) -> None:
+    """Every value is left out, and replaced by one of another type, wherever it is in the output."""
+    unit = Unit(kind, "d", "e", {"prepare": ""})
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    path = folder.path / "outputs" / f"{unit.id}.json"
+
+    def counts(note: dict[str, Any]) -> bool:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"state": "done", "unit": unit.id, **note}))
+        return RunFolder(folder.path).output(unit.id) is not None
+
+    assert counts(SHAPES[kind])
+    for key in SHAPES[kind]:
+        assert not counts({name: value for name, value in SHAPES[kind].items() if name != key})
+        assert not counts({**SHAPES[kind], key: None})
+        if isinstance(SHAPES[kind][key], dict):
+            assert not counts({**SHAPES[kind], key: {"0": None}})
+
+
+def test_a_worker_follows_the_units_that_it_was_given_and_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list of units names encoder files, which are run."""
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    spec = {"recipes": [{"name": f"{tmp_path / 'own.py'}:Own"}], "source": {}, "settings": {}, "whole": False}
+    folder = RunFolder.create(tmp_path / "results", {}, [Unit("prepare", "d", "", spec)])
+    command = worker_arguments(folder)
+    text = (folder.path / "units.jsonl").read_text()
+    (folder.path / "units.jsonl").write_text(text.replace("own.py", "evil.py"))
+    assert main(command) == 2
+    assert "units.jsonl was changed after the run began" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    (folder.path / "units.jsonl").write_text(text)
+    assert RunFolder(folder.path, folder.digest).units() == folder.units()
+
+
+@pytest.mark.slow
+def test_no_output_makes_a_worker_run_another_file_read_others_or_mix_rows_up(
+    plan: Plan, local: Path, assert_same: Same, tmp_path: Path
+) -> None:
+    """Another process changes what one unit has left for the next; then the plan is run again."""
+    own = Path(plan.encoders[0].partition(":")[0])
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{own.read_text()}")
+    elsewhere = next(path for path in sorted(local.rglob("*.pt")) if "Colour" in path.name)
+
+    def another_file(folder: RunFolder, path: Path) -> None:
+        path.write_text(path.read_text().replace(str(own), str(tmp_path / "evil.py")))
+
+    def another_order(folder: RunFolder, path: Path) -> None:
+        keys = folder.path / "images" / f"{path.stem}.keys"
+        rows = keys.read_bytes()
+        keys.write_bytes(rows[32:] + rows[:32])
+
+    def junk_images(folder: RunFolder, path: Path) -> None:
+        (folder.path / "images" / f"{path.stem}.jsonl").write_bytes(b"[5]\n" * 1000)
+
+    def features_elsewhere(folder: RunFolder, path: Path) -> None:
+        note = json.loads(path.read_text())
+        found = torch.load(elsewhere, weights_only=True)["metadata"]["fingerprint"]
+        for file in note["extracted"].values():
+            file |= {"path": str(elsewhere), "fingerprint": found}
+        path.write_text(json.dumps(note))
+
+    def linked_folder(folder: RunFolder, path: Path) -> None:
+        (folder.path / "tables").symlink_to(tmp_path)
+
+    for kind, harm, told in (
+        ("prepare", another_file, "is not in the plan of this run"),
+        ("prepare", another_order, ".keys is damaged"),
+        ("prepare", junk_images, ".jsonl is damaged"),
+        ("features", features_elsewhere, "where this run has its features"),
+        ("features", linked_folder, "is a link to another folder"),
+    ):
+
+        class Hostile(TwoWorkers):
+            def run(self, folder: RunFolder, display: Display) -> bool:
+                work_through(folder, Worker(folder, Silent()), kinds=KINDS[: KINDS.index(kind) + 1])  # noqa: B023
+                for path in sorted((folder.path / "outputs").glob(f"{kind}-*.json")):  # noqa: B023
+                    harm(folder, path)  # noqa: B023
+                    break
+                return super().run(RunFolder(folder.path), display)
+
+        before = set(tmp_path.iterdir())
+        done = run_plan(plan, engine=Hostile())
+        states = status_of(plan.results)
+        reasons = [reason for cell in states.cells for reason in cell.reasons]
+        assert any(told in reason for reason in (*reasons, *(each.reason for each in done.failures))), told
+        assert not (tmp_path / "ran").exists()
+        assert set(tmp_path.iterdir()) - {plan.results, tmp_path / "cache"} == before - {
+            plan.results,
+            tmp_path / "cache",
+        }
+        run_benchmark(plan, engine=TwoWorkers())
+        assert_same(local, plan.results)
+        shutil.rmtree(plan.results)
+        shutil.rmtree(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("null", "3", '"text"', "[]", "{}", "{"),
+        *(
+            json.dumps({**json.loads(Unit("hash", "d", "e").as_line()), **other})
+            for other in (
+                {"id": "../../../elsewhere"},
+                {"id": "hash-0123456789abcdef0123/../../elsewhere"},
+                {"id": "report-0123456789abcdef0123"},
+                {"id": 5},
+                {"kind": ["hash"]},
+                {"spec": "x"},
+                {"needs": [5]},
+            )
+        ),
+    ],
+)
 def test_a_line_that_is_no_unit_is_told_in_one_sentence(tmp_path: Path, line: str) -> None:
     (tmp_path / "units.jsonl").write_text(f"{line}\n")
     with pytest.raises(HistobenchError, match="is not a list of units"):

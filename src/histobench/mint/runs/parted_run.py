@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import time
 import uuid
@@ -15,7 +17,8 @@ from typing import Any
 from histobench.core import clusters
 from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_note, write_json
+from histobench.core.files import HAND_WRITTEN, read_plain, unreadable, write_json, write_text
+from histobench.core.plain_data import parse_json
 from histobench.mint.agents.spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
@@ -88,24 +91,35 @@ def plan_parts(
         for repeat in range(1, options.repeat + 1):
             CellStore(output / place_of(cell.cell, repeat), cell.settings(), cell.record()).close()
     spent = terms.costs.spent - spent_by_writers(output)
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}.json"
-    file = output / WRITERS / RUNS / name
     options = replace(options, output=str(output.absolute()))
-    write_json(file, {"options": asdict(options), "parts": parts, "spent": spent, "more": more})
+    note = {"options": asdict(options), "parts": parts, "spent": spent, "more": more, "run": uuid.uuid4().hex}
+    text = json.dumps(note, indent=2) + "\n"
+    file = output / WRITERS / RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{_digest(text.encode())}.json"
+    write_text(file, text)
     return PartedRun(file, options, parts, spent, output, more)
 
 
 def read_parts(file: Path) -> PartedRun:
     """As `plan_parts` wrote it."""
-    note = read_note(file)
     try:
-        if note is None:
-            raise ValueError("not such a file")
+        data = read_plain(file, limit=HAND_WRITTEN)
+    except OSError as error:
+        raise unreadable(file, error) from error
+    named = file.stem.rpartition("-")[2]
+    # It names servers, which are sent keys, and tools, which are run: workers follow the one they were given.
+    if len(named) == len(_digest(data)) and named != _digest(data):
+        raise HistobenchError(f"{file} was changed after the run began, perhaps by another user; run again")
+    try:
+        note = parse_json(data.decode())
         options = RunOptions(**note["options"])
         parts, spent, more = int(note["parts"]), float(note["spent"]), dict(note.get("more", {}))
         return PartedRun(file, options, parts, spent, file.parents[2], more)
     except (KeyError, TypeError, ValueError) as error:
         raise HistobenchError(f"{file} does not describe a run in parts ({error})") from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def play_part(file: Path, number: int, display: Display) -> Played:

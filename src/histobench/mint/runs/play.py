@@ -139,6 +139,7 @@ def no_display(counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
 
 def plan_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
     """The cells that are asked for, and the folder of the results."""
+    sandbox.check_sandbox(options.sandbox)
     rule = as_rule(options.rule)
     if options.name is not None:
         check_model_name(options.name)

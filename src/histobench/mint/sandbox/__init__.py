@@ -10,7 +10,7 @@ from histobench.mint.sandbox.backend import (
 )
 from histobench.mint.sandbox.code_session import CellResult, CodeSession
 from histobench.mint.sandbox.limits import SCIENCE, Limits
-from histobench.mint.sandbox.pool import SandboxPool, open_sandbox
+from histobench.mint.sandbox.pool import SandboxPool, check_sandbox, open_sandbox
 from histobench.mint.sandbox.unit_tests import Verdict, run_unit_tests
 from histobench.mint.sandbox.zygote_process import SandboxError
 
@@ -25,6 +25,7 @@ __all__ = [
     "Verdict",
     "active_backend",
     "backend_works",
+    "check_sandbox",
     "installed_engines",
     "open_sandbox",
     "run_unit_tests",

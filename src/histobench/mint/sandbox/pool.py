@@ -180,6 +180,12 @@ class SandboxPool:
             self._idle.append(Session(self._zygote))
 
 
+def check_sandbox(name: str) -> None:
+    """Raise where there is no sandbox of this name."""
+    if name not in (known := ("auto", *ISOLATING, *CONTAINERS, "unsafe")):
+        raise SandboxError(f"unknown sandbox {name!r}; {did_you_mean(name, known)}")
+
+
 def open_sandbox(
     backend: str = "auto",
     *,
@@ -197,6 +203,7 @@ def open_sandbox(
     `withhold` are files and folders that no session may read even where they lie among the interpreter's own,
     besides those that always are: this package, plug-ins with tasks, and the working folder.
     """
+    check_sandbox(backend)
     if preload is None:
         preload = tuple(name for name in SCIENCE if find_spec(name.partition(".")[0]))
     shell = shell or ("ipython" if find_spec("IPython") else "plain")
@@ -216,8 +223,6 @@ def open_sandbox(
         )
 
     if backend != "auto":
-        if backend not in (known := (*ISOLATING, *CONTAINERS, "unsafe")):
-            raise SandboxError(f"unknown sandbox {backend!r}; {did_you_mean(backend, ('auto', *known))}")
         return attempt(backend)
     refusals = []
     for name in ISOLATING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import json
 import logging
 import re
 import sys
@@ -348,6 +349,9 @@ def _transformers(
             "(code from the hub is not run)"
         )
     settings = transformers.CONFIG_MAPPING[kind].from_dict(dict(config))
+    # Activations, numbers of heads and the like decide about features as the weights do.
+    unrelated = ("_name_or_path", "transformers_version")
+    stated = json.dumps({key: config[key] for key in config if key not in unrelated}, sort_keys=True)
 
     def build() -> nn.Module:
         try:
@@ -365,7 +369,7 @@ def _transformers(
         pooling=pooling,
         dim=_dim(name, network, run, transform.crop, pooling),
         cost=_size_of(network),
-        kwargs={"model_type": kind},
+        kwargs={"model_type": kind, "config": hashlib.sha256(stated.encode()).hexdigest()},
     )
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
@@ -480,11 +484,11 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
     from open_clip import CLIP
 
     vision = {**model["vision_cfg"], "timm_model_pretrained": False}
+    quick = bool(model.get("quick_gelu", False))
 
     def build() -> nn.Module:
         # The text tower is not needed; a small one takes its place.
         text = {"context_length": 4, "vocab_size": 4, "width": 8, "heads": 1, "layers": 1}
-        quick = bool(model.get("quick_gelu", False))
         tower: nn.Module = CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
         return tower
 
@@ -492,7 +496,7 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
     spec = replace(
         spec,
         dim=_dim(name, network, _timm_pooled, int(size), "pooled"),
-        kwargs=vision,
+        kwargs={**vision, "quick_gelu": quick},
         cost=_size_of(network),
     )
 

@@ -23,7 +23,7 @@ def compare(folder: RunFolder, unit: Unit) -> None:
     files = []
     for setting, runs in _runs_of(unit).items():  # none where the task stores no predictions, or was skipped
         several = f"-{setting}" if unit.spec["task"] in WITH_METHODS else ""
-        files.append(folder.path / "tables" / f"{unit.id}{several}.npz")
+        files.append(folder.part("tables") / f"{unit.id}{several}.npz")
         write_table(files[-1], unit.dataset, runs, SETTINGS)
     folder.finish(unit, files=files)
 

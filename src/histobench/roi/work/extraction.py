@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from histobench.roi.features.shard_plan import (
     write_features,
 )
 from histobench.roi.options import Settings
-from histobench.roi.work.hashing import hashes_of, read_images, read_keys, write_images, write_keys
+from histobench.roi.work.hashing import hashes_of, order_of, read_images, read_keys, write_images, write_keys
 from histobench.roi.work.run_folder import DONE, RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
@@ -50,7 +51,7 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
     spec = unit.spec
     recipes = [EncoderRecipe(**recipe) for recipe in spec["recipes"]]
     if not recipes:  # every feature comes from elsewhere
-        folder.finish(unit, failures={}, extractions={}, encoders=[], versions=versions())
+        folder.finish(unit, failures={}, extractions={}, versions=versions())
         return
     dataset = DatasetSource.from_note(spec["source"]).load()
     hashed = hashes_of(folder, unit, dataset)
@@ -58,11 +59,11 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
         _extract_whole(folder, unit, dataset, recipes, progress, hashed)
         return
     plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]), hashed)
-    images = folder.path / "images" / f"{unit.id}.jsonl"
+    images = folder.part("images") / f"{unit.id}.jsonl"
     begins = write_images(images, (shard.keys for shard in plan.units), plan.refs)
-    keys = folder.path / "images" / f"{unit.id}.keys"
-    order = write_keys(keys, dataset, plan.keys)
-    listed = folder.path / "shards" / f"{unit.id}.jsonl"
+    keys = folder.part("images") / f"{unit.id}.keys"
+    digest = write_keys(keys, dataset, plan.keys)
+    listed = folder.part("shards") / f"{unit.id}.jsonl"
     write_lines(listed, shard_units(unit, plan, begins))
     folder.finish(
         unit,
@@ -70,7 +71,8 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
         encoders=[encoder.as_note() for encoder in plan.encoders],
         failures=dict(plan.failures),
         unreadable={str(path): why for path, why in plan.unreadable.items()},
-        order=order,
+        order=order_of(dataset),
+        digest=digest,
         device=plan.device,
         device_kind=device_kind(plan.device),
         threads=plan.threads,
@@ -129,7 +131,7 @@ def open_stage(
 ) -> tuple[ShareStage, dict[int, str]]:
     """The encoders of a unit, ready on this machine's device; and why some of them cannot be made here.
 
-    These keep no other one; where none can be made, that is raised.
+    These keep no other one; where none can be made, that is raised. `asked` is the spec that was prepared.
     """
     check_machine(prepared)
     places = list(unit.spec["encoders"])
@@ -150,8 +152,11 @@ def open_stage(
 
 def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[str, Any]) -> ShareStage:
     """Encoders by their places in the plan, with its decisions."""
-    encoders = [PlannedEncoder.from_note(prepared["encoders"][place]) for place in places]
-    settings = Settings(**{**asked, "on_bad_image": "skip"})
+    encoders = [_planned(prepared, place) for place in places]
+    for encoder in encoders:  # its file is run: no output may name another one than the plan
+        if asdict(encoder.recipe) not in asked["recipes"]:
+            raise HistobenchError(f"{encoder.recipe.name} is not in the plan of this run; begin a new run")
+    settings = Settings(**{**asked["settings"], "on_bad_image": "skip"})
     return ShareStage(
         [encoder.recipe for encoder in encoders],
         [encoder.description for encoder in encoders],
@@ -161,6 +166,14 @@ def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[st
         workers=_workers(settings, prepared["device"]),
         threads=int(prepared["threads"]),
     )
+
+
+def _planned(prepared: Mapping[str, Any], place: int) -> PlannedEncoder:
+    """An encoder by its place in the plan."""
+    try:
+        return PlannedEncoder.from_note(prepared["encoders"][place])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise HistobenchError(f"{prepared['unit']} does not describe encoder {place}; run again") from error
 
 
 def compute_shards(
@@ -176,7 +189,7 @@ def compute_shards(
     Images are read from `copies` on this machine's own disk, where there are to be any.
     """
     spec = unit.spec
-    images = read_images(folder.path / "images" / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
+    images = read_images(folder.part("images") / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
     keys, refs = [key for key, _ in images], dict(images)
     for track in stage.tracks:
         track.cache.refresh()
@@ -191,7 +204,7 @@ def compute_shards(
             shards.append(Shard(part, tuple(lacking)))
         start += size
     for number, place in enumerate(spec["encoders"]):
-        track, planned = stage.tracks[number], PlannedEncoder.from_note(prepared["encoders"][place])
+        track, planned = stage.tracks[number], _planned(prepared, place)
         if place in spec["first"] and "exactness" not in planned.record:
             track.record.pop("exactness", None)
             track.job = planned.job  # what is measured is kept where every reader looks
@@ -234,17 +247,20 @@ def write_feature_files(
     if asked in prepared["failures"]:
         raise HistobenchError(prepared["failures"][asked])
     if prepare_unit.spec["whole"]:
-        written = prepared["extractions"][asked]
+        written = prepared.get("extractions", {}).get(asked)
+        if written is None:
+            raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
         folder.finish(unit, files=[Path(file["path"]) for file in written["extracted"].values()], **written)
         return
-    place, planned = next(
-        (place, PlannedEncoder.from_note(note))
-        for place, note in enumerate(prepared["encoders"])
-        if note["recipe"]["name"] == asked
-    )
+    every = [_planned(prepared, place) for place in range(len(prepared.get("encoders", ())))]
+    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.recipe.name == asked]
+    if not named:
+        raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
+    place, planned = named[0]
     spec = prepare_unit.spec
     dataset = DatasetSource.from_note(spec["source"]).load()
-    keys = read_keys(folder.path / "images" / f"{prepare_unit.id}.keys", dataset, prepared["order"])
+    listed = folder.part("images") / f"{prepare_unit.id}.keys"
+    keys = read_keys(listed, dataset, prepared["order"], prepared["digest"])
     cache = RowCache(cache_dir(), planned.description)
     problems = problems_of(
         dataset, keys, {Path(path): why for path, why in prepared["unreadable"].items()}, cache.bad
@@ -400,11 +416,11 @@ def check_versions(prepared: Mapping[str, Any]) -> None:
 def check_machine(prepared: Mapping[str, Any]) -> None:
     """Refuse to add to features from another version, or from another kind of device."""
     check_versions(prepared)
-    device = prepared["device"]
+    device = str(prepared.get("device"))
     kind = device_kind(_resolved(device if device.partition(":")[0] == "cpu" else None))
-    if kind != prepared["device_kind"]:
+    if kind != prepared.get("device_kind"):
         raise HistobenchError(
-            f"{socket.gethostname()} has {kind}, but this run was planned on {prepared['device_kind']}: "
+            f"{socket.gethostname()} has {kind}, but this run was planned on {prepared.get('device_kind')}: "
             "features would differ in their last bits; ask for nodes of one kind, or begin a new run"
         )
 

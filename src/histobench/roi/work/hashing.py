@@ -212,20 +212,22 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
         lines = patiently(read).splitlines()
     except OSError as error:
         raise unreadable(path, error) from error
-    parsed = map(parse_json, lines)
-    return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in parsed]
+    try:
+        return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in map(parse_json, lines)]
+    except (ValueError, TypeError) as error:
+        raise HistobenchError(f"{path} is damaged ({error}); begin a new run") from error
 
 
 def write_keys(path: Path, dataset: RoiDataset, keys: Mapping[Path, bytes]) -> str:
-    """Write the content hash of every image in the order of the dataset; gives a digest of that order."""
-    with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        for split in SPLITS:
-            for image in dataset.splits.get(split, ()):
-                handle.write(keys.get(image.path, _UNREADABLE))
-    return order_of(dataset)
+    """Write the content hash of every image in the order of the dataset; gives the digest of the file."""
+    images = (image for split in SPLITS for image in dataset.splits.get(split, ()))
+    data = b"".join(keys.get(image.path, _UNREADABLE) for image in images)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+    return _digest(data)
 
 
-def read_keys(path: Path, dataset: RoiDataset, order: str) -> dict[Path, bytes]:
+def read_keys(path: Path, dataset: RoiDataset, order: str, digest: str) -> dict[Path, bytes]:
     """The content hash of every readable image; a dataset that is no longer the planned one is refused."""
     if order_of(dataset) != order:
         raise HistobenchError(
@@ -236,8 +238,8 @@ def read_keys(path: Path, dataset: RoiDataset, order: str) -> dict[Path, bytes]:
     except OSError as error:
         raise unreadable(path, error) from error
     images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
-    if len(data) != 32 * len(images):
-        raise HistobenchError(f"{path} is truncated; start a new run")
+    if len(data) != 32 * len(images) or _digest(data) != digest:
+        raise HistobenchError(f"{path} is damaged; start a new run")
     found = {image.path: data[32 * row : 32 * row + 32] for row, image in enumerate(images)}
     return {place: key for place, key in found.items() if key != _UNREADABLE}
 

@@ -137,7 +137,7 @@ def work_through(
 
 def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: ExitStack) -> list[Unit]:
     """The units of the first batch of which something could be claimed; stale claims are tried last."""
-    held = {name.removesuffix(".json") for name in names_in(folder.path / "claims", ".json")}
+    held = {name.removesuffix(".json") for name in names_in(folder.part("claims"), ".json")}
     attempts: list[set[str]] = [held, set()] if held else [set()]
     for skipped in attempts:
         for batch in agenda.ready(kinds):
@@ -164,10 +164,10 @@ def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: E
 
 
 def _at_work(folder: RunFolder) -> bool:
-    claims = files_below(folder.path / "claims", ".json", deep=False)
+    claims = files_below(folder.part("claims"), ".json", deep=False)
     return any(holder_of(path) is not None for path in claims)
 
 
 def claim_unit(folder: RunFolder, unit: Unit) -> Claim | None:
     """The claim on a unit, None while another worker has it."""
-    return try_claim(folder.path / "claims" / f"{unit.id}.json", unit=unit.id)
+    return try_claim(folder.part("claims") / f"{unit.id}.json", unit=unit.id)

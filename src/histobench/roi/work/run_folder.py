@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,8 @@ REPORT = "report"
 HELPING = ("hash", "episodes")
 #: What needs the network, and so the device.
 COMPUTING = ("prepare", "shards")
+#: What `Unit.id` looks like.
+_NAME = re.compile("[a-z]+-[0-9a-f]{20}")
 #: As `json.dumps`, which makes a new encoder for every one of 100,000 units.
 _ENCODE = json.JSONEncoder(sort_keys=True).encode
 
@@ -90,7 +93,12 @@ class Unit:
         name = values.pop("id", None)
         values["needs"] = tuple(values["needs"])
         unit = cls(**values)
-        if name is not None:
+        texts = (unit.kind, unit.dataset, unit.encoder, *unit.needs)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(unit.spec, dict):
+            raise TypeError("a unit has a kind, a dataset, an encoder and a spec")
+        if name is not None:  # it becomes the name of a file
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or kind_of(name) != unit.kind:
+                raise ValueError(f"{name!r} is not the name of a unit")
             unit.__dict__["id"] = name  # where `cached_property` keeps it
         return unit
 
@@ -125,11 +133,66 @@ DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 ONE_BY_ONE = 16
 
 
-class RunFolder:
-    """`results/work/runs/NAME`."""
+#: What readers rely on in the output of a finished unit, by its kind: "*" stands for every key, and a key
+#: with "?" may be missing. Whoever can write to the folder may have written something else.
+_NUMBER = (int, float)
+_FEATURES = {
+    "extracted": {"*": {"path": str, "fingerprint": str}},
+    "computed": int,
+    "seconds": _NUMBER,
+    "device": str,
+}
+_PLANNED = {
+    "encoders": list,
+    "order": str,
+    "digest": str,
+    "device": str,
+    "device_kind": str,
+    "threads": int,
+    "unreadable": {"*": str},
+}
+_SHAPES: dict[str, dict[str, Any]] = {
+    "prepare": {"failures": {"*": str}, "?versions": dict},
+    "features": _FEATURES,
+    "shards": {"computed": {"*": int}, "seconds": {"*": _NUMBER}, "?not_staged": str},
+    "evaluate": {"outcome": str, "?reason": str},
+    "splits": {"splits": {"*": {"evaluated": list, "unchanged": list, "failed": {"*": str}}}},
+}
 
-    def __init__(self, path: Path) -> None:
+
+def _fits(value: Any, shape: Any) -> bool:
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if "*" in shape:
+        return all(_fits(each, shape["*"]) for each in value.values())
+    return all(
+        _fits(value.get(key.lstrip("?")), each)
+        for key, each in shape.items()
+        if not key.startswith("?") or key[1:] in value
+    )
+
+
+def _is_output(note: dict[str, Any], unit: str) -> bool:
+    """Whether a unit with this name has written the note, as far as its content shows."""
+    if note.get("unit") != unit or note.get("state") not in (DONE, FAILED, BLOCKED):
+        return False
+    if note["state"] != DONE:
+        return _fits(note, {"job": str, "reason": str})
+    kind = kind_of(unit)
+    if kind == "prepare":  # all features were computed at once, or only planned
+        whole = {"extractions": {"*": _FEATURES}}
+        return _fits(note, _SHAPES[kind]) and _fits(note, whole if "extractions" in note else _PLANNED)
+    return _fits(note, _SHAPES.get(kind, {}))
+
+
+class RunFolder:
+    """`results/work/runs/NAME`; `digest` is that of the only list of units that is accepted."""
+
+    def __init__(self, path: Path, digest: str = "") -> None:
         self.path = path
+        self.digest = digest
         self._outputs = str(path / "outputs")
         self._units: list[Unit] | None = None
         self._named: dict[str, Unit] | None = None
@@ -150,7 +213,7 @@ class RunFolder:
         name = f"{began:{STAMP}}-{uuid.uuid4().hex[:6]}"
         folder = cls(results / RUNS / name)
         write_json(folder.path / PLAN, dict(plan))
-        write_lines(folder.path / UNITS, units)
+        folder.digest = write_lines(folder.path / UNITS, units)
         return folder
 
     @classmethod
@@ -165,6 +228,12 @@ class RunFolder:
         found = (results / RUNS / name for name in sorted(names, reverse=True))
         return next((cls(path) for path in found if (path / UNITS).is_file()), None)
 
+    def part(self, name: str) -> Path:
+        """A folder of the run; one that is a link would lead what is written to another place."""
+        if (path := self.path / name).is_symlink():
+            raise HistobenchError(f"{path} is a link to another folder; remove it, and run again")
+        return path
+
     @property
     def results(self) -> Path:
         """The results folder that the run is for."""
@@ -178,7 +247,7 @@ class RunFolder:
     def units(self) -> list[Unit]:
         """Every unit that is known by now, in the order in which one worker would do them."""
         if self._units is None:
-            self._units = read_lines(self.path / UNITS)
+            self._units, self.digest = read_lines(self.path / UNITS, self.digest)
         every: list[Unit] = []
         for unit in self._units:
             every.append(unit)
@@ -191,6 +260,8 @@ class RunFolder:
         if self._named is None:
             self.units()
             self._named = {unit.id: unit for unit in self._units or ()}
+        if name not in self._named:
+            raise HistobenchError(f"{self.path / UNITS} has no unit {name}; begin a new run")
         return self._named[name]
 
     def shards(self, prepare: str) -> list[Unit]:
@@ -198,14 +269,14 @@ class RunFolder:
         if prepare not in self._shards:
             if not (self.path / "shards" / f"{prepare}.jsonl").is_file():
                 return []
-            self._shards[prepare] = read_lines(self.path / "shards" / f"{prepare}.jsonl")
+            self._shards[prepare], _ = read_lines(self.path / "shards" / f"{prepare}.jsonl")
         return self._shards[prepare]
 
     def refresh(self) -> None:
         """Take note of outputs that others have written."""
         is_there = _Listings().has
         with collector_paused():
-            for name in names_in(self.path / "outputs", ".json"):
+            for name in names_in(self.part("outputs"), ".json"):
                 unit = name.removesuffix(".json")
                 if unit not in self._finished and not name.startswith("."):
                     self._look(unit, is_there)
@@ -248,18 +319,24 @@ class RunFolder:
         return count
 
     def _path(self, unit: str) -> Path:
-        return self.path / "outputs" / f"{unit}.json"
+        return self.part("outputs") / f"{unit}.json"
 
     def _look(self, unit: str, is_there: Callable[[str], bool] = os.path.exists) -> dict[str, Any] | None:
         """Read an output, and believe it if all that it names is there."""
         note = read_note(f"{self._outputs}/{unit}.json")
-        if note is None or note.get("state") not in (DONE, FAILED, BLOCKED):
+        if note is None or not _is_output(note, unit):
             return None
         files = note.get("files", [])
         if not isinstance(files, list) or not all(isinstance(file, str) and is_there(file) for file in files):
             return None
         self._finished[unit] = note
         return note
+
+
+def worker_arguments(folder: RunFolder) -> list[str]:
+    """The arguments of a worker, which does no other units than those that the folder has now."""
+    folder.units()
+    return ["worker", "roi", str(folder.path.absolute()), "--digest", folder.digest]
 
 
 class _Listings:
@@ -288,17 +365,24 @@ class _Listings:
         return name in names or os.path.exists(path)
 
 
-def write_lines(path: Path, units: Sequence[Unit]) -> None:
-    """Write units, one per line."""
-    write_text(path, "".join(f"{unit.as_line()}\n" for unit in units))
+def write_lines(path: Path, units: Sequence[Unit]) -> str:
+    """Write units, one per line; gives the digest of the file."""
+    text = "".join(f"{unit.as_line()}\n" for unit in units)
+    write_text(path, text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_lines(path: Path) -> list[Unit]:
-    """What `write_lines` wrote."""
+def read_lines(path: Path, digest: str = "") -> tuple[list[Unit], str]:
+    """What `write_lines` wrote, and its digest; a file with another one than `digest` is refused."""
     try:
-        with collector_paused():
-            return [Unit.from_line(line) for line in read_bytes(path).decode("utf-8").splitlines()]
+        data = read_bytes(path)
     except OSError as error:
         raise unreadable(path, error) from error
+    found = hashlib.sha256(data).hexdigest()
+    if digest not in ("", found):
+        raise HistobenchError(f"{path} was changed after the run began, perhaps by another user; run again")
+    try:
+        with collector_paused():
+            return [Unit.from_line(line) for line in data.decode("utf-8").splitlines()], found
     except (ValueError, KeyError, TypeError) as error:
         raise HistobenchError(f"{path} is not a list of units: {error}; begin a new run") from error

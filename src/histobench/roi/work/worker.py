@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import DiskFullError, HistobenchError
@@ -119,14 +120,14 @@ class Worker:
         elif unit.kind == "episodes":
             self._say(f"{unit.job}: episodes of {len(unit.spec['settings'])} few-shot settings")
             with self._as_planned(unit):
-                play_episodes(self.folder, unit, self._output(unit.needs[0]))
+                play_episodes(self.folder, unit, self._features_of(unit))
         elif unit.kind == "compare":
             self._say(unit.job)
             with self._as_planned(unit):
                 comparing.compare(self.folder, unit)
         else:
             with self._as_planned(unit):
-                evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
+                evaluate_splits(self.folder, unit, self._features_of(unit), self._say)
 
     def _compute(self, unit: Unit) -> None:
         """Rows for the cache, those of encoders that can be made here; if others cannot, the unit failed."""
@@ -136,7 +137,7 @@ class Worker:
         prepared = self._output(planning.id)
         if self._stage is None or self._staged != same_batch(unit):
             self.close()
-            self._stage, self._not_made = open_stage(prepared, unit, planning.spec["settings"])
+            self._stage, self._not_made = open_stage(prepared, unit, planning.spec)
             self._staged = same_batch(unit)
         made = [place for place in unit.spec["encoders"] if place not in self._not_made]
         here = replace(unit, spec={**unit.spec, "encoders": made})
@@ -150,15 +151,13 @@ class Worker:
         from histobench.roi.work.evaluation import evaluate_units
 
         with self._as_planned(units[0]):
-            evaluate_units(self.folder, units, self._output(units[0].needs[0]), self._say)
+            evaluate_units(self.folder, units, self._features_of(units[0]), self._say)
 
     def _as_planned(self, unit: Unit) -> AbstractContextManager[Any]:
         """As where the run was planned: versions, and threads, for sums depend on them in their last bits."""
         from histobench.roi.work.extraction import check_versions
 
-        while unit.kind != "prepare":
-            unit = self.folder.unit(unit.needs[0])
-        prepared = self._output(unit.id)
+        prepared = self._output(self._planning(unit).id)
         check_versions(prepared)
         threads = prepared.get("threads")
         if threads is None:  # this process has planned it
@@ -169,6 +168,23 @@ class Worker:
         torch.set_num_threads(int(threads))
         limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
         return limits
+
+    def _planning(self, unit: Unit) -> Unit:
+        """The unit that has prepared the dataset of another one."""
+        while unit.kind != "prepare":
+            if not unit.needs:
+                raise HistobenchError(f"{unit.id} does not say what it needs; begin a new run")
+            unit = self.folder.unit(unit.needs[0])
+        return unit
+
+    def _features_of(self, unit: Unit) -> dict[str, Any]:
+        """The feature files that a unit evaluates, which are in the folder that the plan has for them."""
+        found = self._output(unit.needs[0])
+        folder = Path(self._planning(unit).spec["save_dir"]).resolve()
+        for file in found["extracted"].values():
+            if not Path(file["path"]).resolve().is_relative_to(folder):
+                raise HistobenchError(f"{file['path']} is not in {folder}, where this run has its features")
+        return found
 
     def _copies_of(self, prepare: Unit) -> LocalCopies | None:
         """The copies of a dataset that are to be made on this machine, if any are."""

@@ -16,7 +16,7 @@ from histobench.core.files import files_below, names_in
 from histobench.core.progress import Progress, Silent
 from histobench.roi.encoders.own_name import elsewhere_path, names_features
 from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, same_batch
+from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, same_batch, worker_arguments
 from histobench.roi.work.worker import Worker
 
 # What an engine is: something that gets the units of a run done.
@@ -162,7 +162,7 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "histobench.cli.main", "worker", "roi", str(folder.path)]
+    command = [sys.executable, "-m", "histobench.cli.main", *worker_arguments(folder)]
     command += ["--kinds", ",".join(EVALUATING)]
     helpers = []
     try:

@@ -35,13 +35,13 @@ CLOSING_SECONDS = 30.0
 class RayWorker:
     """The actor: a worker in another process, perhaps on another machine."""
 
-    def __init__(self, folder: str, place: str) -> None:
+    def __init__(self, folder: str, digest: str, place: str) -> None:
         with contextlib.suppress(OSError):  # encoders may be given by a path from there
             os.chdir(place)
         from histobench.core.progress import Silent
         from histobench.roi.work.worker import Worker
 
-        self._folder = RunFolder(Path(folder))
+        self._folder = RunFolder(Path(folder), digest)
         self._worker = Worker(self._folder, Silent())
 
     def is_there(self) -> bool:
@@ -181,7 +181,7 @@ class _Driver:
         import ray
 
         actor = ray.remote(self._actor).options(**slot.resources, max_restarts=0, max_task_retries=0)
-        slot.actor = actor.remote(str(self._folder.path.absolute()), os.getcwd())
+        slot.actor = actor.remote(str(self._folder.path.absolute()), self._folder.digest, os.getcwd())
         slot.task, slot.batch = slot.actor.is_there.remote(), []
 
     def _start(self, slot: _Slot, batch: list[Unit]) -> None:

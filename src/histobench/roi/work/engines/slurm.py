@@ -15,7 +15,7 @@ from histobench.core import clusters
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note, write_json
 from histobench.roi.work.engines.local import Display
-from histobench.roi.work.run_folder import REPORT, RunFolder
+from histobench.roi.work.run_folder import REPORT, RunFolder, worker_arguments
 
 #: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
 TASK_SECONDS = 15 * 60
@@ -82,7 +82,7 @@ class SlurmEngine:
             try:
                 before = clusters.submit_array(
                     name,
-                    ["worker", "roi", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
+                    [*worker_arguments(folder), "--kinds", ",".join(kinds)],
                     tasks=tasks,
                     options=options,
                     script=folder.path / "jobs" / f"{name}.sh",
