@@ -1,6 +1,6 @@
 """How long the CKA of many encoders on the same images takes.
 
-    python benchmarks/speed/similarity.py --encoders 20 --images 100000 --dimension 1024 --measures cka
+python benchmarks/speed/similarity.py --encoders 20 --images 100000 --dimension 1024 --measures cka
 """
 
 from __future__ import annotations
