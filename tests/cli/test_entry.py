@@ -51,8 +51,10 @@ def test_another_pipe_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("when", ["in the command", "at the exit of the interpreter"])
 def test_a_signal_gives_its_code_and_no_traceback_at_any_moment(number: int, when: str) -> None:
     program = f"""
-import atexit, os, sys, time
+import atexit, signal, sys, time
 from histobench.cli import main as module
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
 def wait():
     print("ready", flush=True)

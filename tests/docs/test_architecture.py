@@ -28,7 +28,7 @@ def test_the_glossary_is_short_and_names_are_those_of_the_code() -> None:
     glossary = text.split("## Glossary\n")[1]
     assert len(re.findall(r"^\| (?!word|-)", glossary, re.MULTILINE)) <= 15
     answers = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
-    assert len(answers) == 4
+    assert len(answers) >= 4
     code = "\n".join(path.read_text(encoding="utf-8") for path in (TOP / "src").rglob("*.py"))
     for name in ("simultaneous_pairs", "RunOptions", "open_terms", "CostTracker"):
         assert name in "".join(answers)

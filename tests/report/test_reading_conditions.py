@@ -19,7 +19,7 @@ def test_dark_and_light_are_kept(site: Path, open_page: Open, expect: Any) -> No
     page = open_page(site, color_scheme="light")
     body, root = page.locator("body"), page.locator("html")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.get_by_role("button", name="Switch to dark colours").click()
+    page.get_by_role("button", name="Switch to dark colors").click()
     expect(body).not_to_have_css("background-color", light)
     page.reload()
     page.wait_for_selector(TABLE)

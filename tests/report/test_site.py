@@ -194,7 +194,7 @@ def test_a_site_among_its_results_is_refused(
 ) -> None:
     folder = one_run(results, tmp_path / "r")
     assert main(["report", str(folder), "-o", str(folder / "deep" / "site")]) == 2
-    assert "lies in the results" in capsys.readouterr().err
+    assert "is inside the results" in capsys.readouterr().err
     assert main(["serve", str(folder), "-o", str(folder / "site")]) == 2
     assert not (folder / "deep").exists()
 

@@ -273,8 +273,8 @@ def run(
     reasoning_history : {"provider", "none", "all"}, default "provider"
         Which of its earlier reasoning the model receives: as the provider documents, none, or all.
     constrain : bool, default False
-        Make every message a well-formed action: by a grammar (local: and llama.cpp servers), or with `calls`
-        native by requiring a function call.
+        Force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), or with
+        `calls` native by requiring a function call.
     name : str, optional
         Name of the agent in folders and tables (default: the model's).
     config : str or Path, optional

@@ -113,7 +113,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
 
 def test_a_plug_in_that_is_no_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _entry(monkeypatch, "histobench.tools", "pathlib:Path")
-    with pytest.raises(HistobenchError, match="no Tool class"):
+    with pytest.raises(HistobenchError, match="not a Tool class"):
         datasets.plugin_tools()
 
 

@@ -404,11 +404,11 @@ def test_an_hdf5_file_is_not_followed_to_others(tmp_path: Path) -> None:
         box.create_dataset("endless", shape=(10**9, 8, 8, 3), dtype="u1", chunks=(1, 8, 8, 3))
         box.create_dataset("words", data=["a", "b"])
     for key, message in (
-        ("link", "of its own"),
+        ("link", "in the file itself"),
         ("far", "another file"),
         ("endless", "bomb"),
-        ("words", "no numbers"),
-        ("absent", "of its own"),
+        ("words", "not numbers"),
+        ("absent", "in the file itself"),
     ):
         with pytest.raises(HistobenchError, match=message):
             hdf5_images(tmp_path / "a.h5", key, tmp_path)

@@ -195,7 +195,7 @@ def test_a_rar_is_checked_as_a_tar_is(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(HistobenchError, match="points outside the folder"):
         open_tree([tmp_path / "a.rar"], tmp_path)
     (tmp_path / "b.rar").write_bytes(b"Rar!rubbish")
-    with pytest.raises(HistobenchError, match="no RAR file"):
+    with pytest.raises(HistobenchError, match="not a RAR file"):
         open_tree([tmp_path / "b.rar"], tmp_path)
     monkeypatch.setattr(unpack, "GROWTH_FREE", 1 << 20)
     _tar(tmp_path / "c.rar", {"a.png": bytes(40 << 20)})

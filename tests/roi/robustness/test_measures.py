@@ -119,7 +119,7 @@ def test_confounded_training_costs_accuracy_only_where_the_site_pulls() -> None:
 
 def test_sets_that_cannot_be_measured_say_why() -> None:
     x, label, site, group = _made()
-    with pytest.raises(HistobenchError, match="one site only"):
+    with pytest.raises(HistobenchError, match="only one site"):
         site_probe(x, np.zeros_like(site), group)
     with pytest.raises(HistobenchError, match="two groups"):
         site_probe(x, site, site)

@@ -69,7 +69,7 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
     assert result.pack.measures["new_site_knn_mean"].value is None
     assert "--slow" in (result.pack.measures["nipd"].reason or "")
-    with pytest.raises(HistobenchError, match="one site only"):
+    with pytest.raises(HistobenchError, match="only one site"):
         robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
 
 
@@ -216,7 +216,7 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
     assert content["details"]["tau"] is None
     for name in ("robustness_index", "margin_aware_index"):
         assert content["measures"][name]["value"] is None
-        assert "only 0 of 96 images have a neighbour" in content["measures"][name]["reason"]
+        assert "only 0 of 96 images have a neighbor" in content["measures"][name]["reason"]
     assert stored["kind"].value("robustness_index") is not None
 
 
@@ -286,7 +286,7 @@ def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_no
     assert main(["robustness", str(tmp_path), "-o", str(tmp_path / "results"), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"Images counted in the index by scanner: \d+% \(noise\)", said)
-    assert "No index by scanner (twins): only 0 of 200 images have a neighbour among the first 1 " in said
+    assert "No index by scanner (twins): only 0 of 200 images have a neighbor among the first 1 " in said
 
 
 def test_many_sites_are_no_matter_of_minutes() -> None:
