@@ -217,7 +217,7 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
         """What was measured, as if the encoder were one with published numbers."""
         (path,) = (tmp_path / folder).rglob("site_robustness.json")
         content = json.loads(path.read_text())
-        assert content["sites"] == (["RUMC", "UMCU"] if folder == "own" else ["CWZ", "RUMC", "UMCU"])
+        assert list(content["sites"]) == (["RUMC", "UMCU"] if folder == "own" else ["CWZ", "RUMC", "UMCU"])
         content["additional_info"] |= {"encoder": "uni_v1", "size": "224"}
         content["measures"]["robustness_index_k11"] |= {"value": 0.15, "low": 0.1, "high": 0.2}
         path.write_text(json.dumps(content | changed))
@@ -361,10 +361,10 @@ def _pathmnist(**other: Any) -> bytes:
         ({"val_labels": np.arange(17) % 9}, "17 labels for 18 images"),
         ({"val_images": np.zeros((18, 8, 8), np.uint8)}, r"shape \(18, 8, 8\)"),
         ({"val_images": np.full((18, 8, 8, 3), 0.5)}, "not whole numbers"),
-        ({"val_images": np.full((18, 8, 8, 3), np.nan)}, "no numbers"),
+        ({"val_images": np.full((18, 8, 8, 3), np.nan)}, "not numbers"),
         ({"val_images": np.full((18, 8, 8, 3), 300)}, "between 0 and 255"),
         ({"val_images": np.array([{}] * 18, dtype=object)}, "allow_pickle"),
-        ({"val_images": None}, "another form"),
+        ({"val_images": None}, "published form"),
     ],
 )
 def test_arrays_of_another_form_are_told(
