@@ -8,17 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from histobench.core.errors import HistobenchError
 from histobench.roi.features.inference.device_runner import Track
 from histobench.roi.options import Plan
 from histobench.roi.plan import plan_outcome
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.schema import plan_from
+from histobench.roi.plan.summary import Wanted
 
 LABELS = [0, 1, 2] * 8
 OWN = """
@@ -225,3 +228,14 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
         assert not is_repeated(plan)
         assert len(compared) == count
     assert compared[0] == 31  # of 32 images: a change of 1 % is found with a chance of 95 %
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"state": "done"}, {"datasets": 5, "encoders": [], "presets": [], "seed": 0}]
+)
+def test_a_plan_that_was_changed_while_the_run_went_on_is_one_line(
+    plan: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = SimpleNamespace(path=tmp_path, plan=plan, units=list)
+    with pytest.raises(HistobenchError, match="its plan was changed or removed"):
+        Wanted.of(folder)  # type: ignore[arg-type]
