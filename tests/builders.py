@@ -10,6 +10,23 @@ from numpy.typing import ArrayLike
 
 from histobench.roi.features.feature_file import FeatureSet
 
+#: A file with an encoder of a user's own.
+MEAN_ENCODER = """
+import torch
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class Mean(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 3
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+"""
+
 
 def feature_set(
     rows: ArrayLike | torch.Tensor,

@@ -13,26 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from builders import MEAN_ENCODER
 from histobench.cli.extract import Lines
 from histobench.cli.main import main
 from histobench.roi.features.feature_file import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ENCODER = """
-import torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-class Mean(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 3
-
-    def forward(self, images):
-        return images.mean(dim=(2, 3))
-
+ENCODER = f"""{MEAN_ENCODER}
 class Second(Mean):
     def forward(self, images):
         return images.amax(dim=(2, 3))

@@ -61,6 +61,11 @@ def device_name(device: str) -> str:
     return kind.type.upper()
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_memory() -> int | None:
     """Bytes of memory that are free on this machine, or in this container; None where it cannot be known."""
     try:

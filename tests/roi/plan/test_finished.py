@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from builders import MEAN_ENCODER
 from histobench.core.errors import HistobenchError
 from histobench.roi.features.inference.device_runner import Track
 from histobench.roi.options import Plan
@@ -24,21 +25,6 @@ from histobench.roi.plan.schema import plan_from
 from histobench.roi.plan.summary import Wanted
 
 LABELS = [0, 1, 2] * 8
-OWN = """
-import torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-
-class Mean(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 3
-
-    def forward(self, images):
-        return images.mean(dim=(2, 3))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +200,7 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
 ) -> None:
     from histobench.roi.features import extract
 
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(MEAN_ENCODER)
     plan = _images_plan(tmp_path, f"{tmp_path / 'own.py'}:Mean")
     compared: list[int] = []
     compare = extract.compare_again

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from histobench.core.devices import usable_cores
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain
 from histobench.core.folders import cache_dir
@@ -67,8 +68,7 @@ def free_threads() -> int:
     told = os.environ.get("OMP_NUM_THREADS", "")
     if told.isdecimal() and int(told):
         return int(told)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MAX_THREADS, cores, round(_idle_cores())))
+    return max(1, min(MAX_THREADS, usable_cores(), round(_idle_cores())))
 
 
 def _idle_cores(seconds: float = 0.3) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from histobench.core.devices import usable_cores
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import DecodeJob, Failure, Hashed, HashJob, Outcome, Ring, Transform
@@ -192,5 +193,5 @@ def useful_workers(asked: int, *, on_cpu: bool) -> int:
     """
     if os.name == "nt":  # workers inherit descriptors, which Windows does not have
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return min(asked, max(1, cores // 2) if on_cpu else cores)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from histobench.core.devices import free_memory
+from histobench.core.devices import free_memory, usable_cores
 from histobench.core.files import files_below, names_in
 from histobench.core.progress import Progress, Silent
 from histobench.roi.encoders.own_name import elsewhere_path, names_features
@@ -147,8 +147,7 @@ def _cores() -> int:
     """Cores that this process may use, as far as it was not told to use fewer threads."""
     import torch
 
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(here, torch.get_num_threads())
+    return min(usable_cores(), torch.get_num_threads())
 
 
 @contextmanager
