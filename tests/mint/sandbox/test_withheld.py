@@ -71,7 +71,7 @@ def test_the_package_the_working_folder_and_plug_ins_are_always_withheld(
     spec = ModuleSpec("microns", None)
     spec.submodule_search_locations = [str(plugin)]
     entry = EntryPoint("microns", "microns.tasks:MicronsTask", "histobench.tasks")
-    monkeypatch.setattr("histobench.mint.sandbox.withheld.entry_points", lambda group: [entry])
+    monkeypatch.setattr("histobench.mint.sandbox.withheld.installed_entry_points", lambda group: [entry])
     monkeypatch.setattr("histobench.mint.sandbox.withheld.find_spec", {"microns": spec}.get)
     package = Path(histobench.__file__).parent
     assert set(withheld_paths()) == {str(path.resolve()) for path in (package, work, plugin)}

@@ -139,7 +139,7 @@ def test_another_plan_code_or_machine_is_noticed(plan: Plan, monkeypatch: pytest
         other.setattr("socket.gethostname", lambda: "elsewhere")
         assert not is_repeated(plan)
     with monkeypatch.context() as other:
-        other.setattr("histobench.roi.features.fingerprint.version", lambda package: "0")
+        other.setattr("histobench.roi.features.fingerprint.installed_version", lambda package: "0")
         assert not is_repeated(plan)
     for options in ({"recheck": 3}, {"no_cache": True}):
         asked = replace(plan, settings=replace(plan.settings, **options))
