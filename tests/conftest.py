@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where slow tests are left out, examples that are drawn at random are fewer, too."""
+    gc.disable()  # until everything is imported
     if config.option.markexpr == "not slow":
         settings.load_profile("fast")
     elif config.option.markexpr == "not nightly":
@@ -103,10 +104,12 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+    gc.enable()
 
 
 def _processor_seconds() -> float:

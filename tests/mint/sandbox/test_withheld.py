@@ -47,6 +47,7 @@ def pool(request: pytest.FixtureRequest, project: Path) -> Iterator[SandboxPool]
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data/tasks.json", "alias/tasks.json", "single.json"])
 def test_what_is_withheld_cannot_be_read(name: str, pool: SandboxPool, project: Path) -> None:
     with pool.episode() as episode:
@@ -132,6 +133,7 @@ for folder in (readable, listable, writable, elsewhere):
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_rules_tell_reading_listing_and_writing_apart(tmp_path: Path) -> None:
     if landlock_version() == 0:
         pytest.skip("this kernel has no Landlock")

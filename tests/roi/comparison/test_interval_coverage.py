@@ -198,6 +198,7 @@ def test_a_class_without_test_images_is_named() -> None:
     assert str(SamplingUnits.of(run).caution()).endswith(": c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [True, False])
 def test_every_surface_shows_the_same_interval(
     write_run: Callable[..., Path], tmp_path: Path, groups: bool

@@ -98,6 +98,7 @@ def test_plain_names_are_read_in_their_order(tmp_path: Path, names: list[str]) -
     assert read_class_map(write(tmp_path, "\n".join(names))) == tuple(names)
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(max_size=60))
 def test_any_text_is_a_class_map_or_a_clear_error(tmp_path: Path, text: str) -> None:

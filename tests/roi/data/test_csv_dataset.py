@@ -271,6 +271,7 @@ def test_both_layouts_list_the_same_images(
         assert found == expected
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(st.sampled_from('image_path,label,split\n\r"0.1train;test \tx\0'), max_size=120))
 def test_any_text_is_a_dataset_or_a_clear_error(tmp_path: Path, text: str) -> None:

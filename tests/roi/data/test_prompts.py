@@ -111,6 +111,7 @@ def test_the_matrix_is_templates_by_synonyms(
         assert prompts.texts[label] == expected
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(max_size=80), suffix=st.sampled_from(["txt", "json", "yaml"]))
 def test_any_text_is_prompts_or_a_clear_error(tmp_path: Path, text: str, suffix: str) -> None:

@@ -117,6 +117,7 @@ def test_untrained_weights_know_nothing(sample) -> None:
     assert _accuracy(probabilities, labels) < 0.4
 
 
+@pytest.mark.slow
 def test_swapping_two_prompts_swaps_their_probabilities(encoder: TinyVLEncoder, sample) -> None:
     features = _features(encoder, sample[0][:20])
     straight = encoder.run_zero_shot(PROMPTS, features, "cpu")

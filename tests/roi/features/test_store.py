@@ -199,6 +199,7 @@ def test_a_plain_pickle_is_not_executed_either(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cut=st.floats(0, 0.97), flip=st.booleans())
 def test_a_cut_file_is_one_clear_error(tmp_path: Path, cut: float, flip: bool) -> None:
@@ -208,6 +209,7 @@ def test_a_cut_file_is_one_clear_error(tmp_path: Path, cut: float, flip: bool) -
         load(tmp_path / "f.pt")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=400))
 def test_garbage_is_one_clear_error(tmp_path: Path, data: bytes) -> None:

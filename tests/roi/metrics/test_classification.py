@@ -26,6 +26,7 @@ def names(c: int) -> list[str]:
     return [f"class{k}" for k in range(c)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("votes", [None, 20, 3])
 @pytest.mark.parametrize("c", [2, 3, 9])
 def test_every_metric_equals_scikit_learn(reference, c: int, votes: int | None) -> None:

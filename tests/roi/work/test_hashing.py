@@ -123,6 +123,7 @@ def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
     assert len(reads) - before < 60 + images_for(60)  # hashing again would read 60 more
 
 
+@pytest.mark.slow
 def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed_again(
     plan: Plan, hands: Any, large: None, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +341,7 @@ def test_lists_have_every_image_once_and_cut_an_archive_only_when_it_is_larger(
         assert len(list(filter(None, found))) == -(-count // size)
 
 
+@pytest.mark.slow
 def test_a_small_dataset_has_no_such_units_and_a_dry_run_counts_those_of_a_large_one(
     plan: Plan,
     tmp_path: Path,
