@@ -389,6 +389,7 @@ def test_a_source_that_no_file_can_be_called_does_not_exist() -> None:
         hb.load_dataset("a" * 5000)
 
 
+@pytest.mark.slow
 def test_opened_results_stay_where_they_were(
     bench: hb.Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_winner_is_named_where_it_is_shown_on_every_dataset(close: Path, tmp_p
     assert "but it is not shown to be" in choice.paragraph
 
 
+@pytest.mark.slow
 def test_parameters_and_robustness_are_conditions(close: Path) -> None:
     small = hb.choose(close, max_params=100_000_000)
     assert all((each.params or 0) <= 100_000_000 for each in small.candidates)
@@ -91,6 +92,7 @@ def test_parameters_and_robustness_are_conditions(close: Path) -> None:
     assert "was not measured" in nobody.excluded[0].why_not[0]
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_shortlist_and_the_paragraph(
     close: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
