@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
@@ -180,7 +181,7 @@ TEXT = st.text() | st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEXT, TEXT)
 def test_comparing_goes_both_ways(one: str, other: str) -> None:
     assert same(one, one)

@@ -255,7 +255,7 @@ def test_apd_and_nipd_without_a_group_are_those_of_the_other_test_images() -> No
     area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
     units = units_of(group)
     left = {value: schedule_without(found, label, site, units, value) for value in (apd, area)}
-    for unit in range(48):
+    for unit in range(0, 48, 4):
         columns = []
         for each in found.tested:
             kept = np.flatnonzero(group[each.rows] != unit)
