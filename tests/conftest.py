@@ -41,7 +41,7 @@ LEFT_OUT = {
     "not nightly": re.compile(r"^pytestmark = .*pytest\.mark\.nightly\b", re.MULTILINE),
 }
 #: From here on a test belongs to the slow ones; `--costs` shows what each took.
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 0.25
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
