@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from hypothesis import settings
 from numpy.typing import ArrayLike
 
 from histobench.roi.features.feature_file import FeatureSet
@@ -47,3 +48,9 @@ def feature_set(
         metadata,
         sites or {},
     )
+
+
+def examples(whole: int) -> int:
+    """How many random examples to draw: all, or the share of a run that leaves tests out."""
+    share: float = settings.default.max_examples / settings.get_profile("patient").max_examples
+    return max(10, round(whole * share))

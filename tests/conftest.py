@@ -16,11 +16,11 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # A busy machine is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("usual", settings.get_profile("patient"), max_examples=50)
+settings.register_profile("usual", settings.get_profile("patient"), max_examples=25)
 settings.register_profile("fast", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")
 
@@ -41,7 +41,7 @@ LEFT_OUT = {
     "not nightly": re.compile(r"^pytestmark = .*pytest\.mark\.nightly\b", re.MULTILINE),
 }
 #: From here on a test belongs to the slow ones; `--costs` shows what each took.
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 0.25
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where slow tests are left out, examples that are drawn at random are fewer, too."""
+    gc.disable()  # until everything is imported
     if config.option.markexpr == "not slow":
         settings.load_profile("fast")
     elif config.option.markexpr == "not nightly":
@@ -70,22 +71,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Iterator[None]:
     """Assign each test to its tier, then put those first that take longest.
 
     `slow` is left out of `make test-fast`, `nightly` of `make test` as well. Of a parametrized test with the
     mark `sample(n)`, n cases stay in `make test` (those that are not slow first, then by a hash of the name:
-    the same in every run, and spread over all parameters); the others are nightly.
+    the same in every run, and spread over all parameters); the others are nightly. Tests that draw random
+    examples are in both: `make test-rest` draws all of them.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample"):
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
     for group in cases.values():
-        group.sort(key=lambda item: (item.get_closest_marker("slow") is not None, crc32(item.name.encode())))
+        group.sort(
+            key=lambda item: (
+                item.get_closest_marker("nightly") is not None,
+                item.get_closest_marker("slow") is not None,
+                crc32(item.name.encode()),
+            )
+        )
         for item in group[group[0].get_closest_marker("sample").args[0] :]:
             item.add_marker("nightly")
     for item in items:
+        if config.option.markexpr == "nightly" and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("nightly")
         if item.get_closest_marker("nightly") and not item.get_closest_marker("slow"):
             item.add_marker("slow")
     yield
@@ -103,10 +113,12 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+    gc.enable()
 
 
 def _processor_seconds() -> float:

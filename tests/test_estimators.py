@@ -52,6 +52,7 @@ def test_predictions_are_those_of_the_protocols() -> None:
         assert (found.predict(x[100:]) == np.array(["a", "b", "c"])[protocol.predicted]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
 def test_they_work_with_groups_and_in_a_pipeline(estimator) -> None:  # type: ignore[no-untyped-def]
     x, y, groups = _data()
@@ -96,6 +97,7 @@ def test_a_wrong_parameter_is_refused_when_it_is_fitted(estimator: Any, message:
         estimator.predict(x)
 
 
+@pytest.mark.slow
 def test_numpys_numbers_are_parameters() -> None:
     x, y, _ = _data()
     for given, plain in (

@@ -79,6 +79,7 @@ def test_a_seed_is_a_whole_number(undivided: pd.DataFrame, seed: Any) -> None:
         hb.load_dataset(undivided, split="0.7/0.3", seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "text"),
     [
@@ -253,6 +254,7 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         hb.run(frame, hb.create_encoder("tiny-vl", device="cpu"), tasks="proto")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -286,6 +288,7 @@ def test_an_unknown_choice_is_refused_with_the_choices(bench: hb.Benchmark, ask:
         ask(bench)
 
 
+@pytest.mark.slow
 def test_one_encoder_may_be_a_string_and_a_task_in_any_case(bench: hb.Benchmark) -> None:
     assert bench.compare(encoders="one", task="knn").ranked()["encoder"].tolist() == ["one"]
     axes = bench.plot.confusion("one", "knn")
@@ -293,6 +296,7 @@ def test_one_encoder_may_be_a_string_and_a_task_in_any_case(bench: hb.Benchmark)
     matplotlib.pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "columns"),
     [
@@ -379,11 +383,13 @@ def test_workers_of_a_check_are_a_number(frame: pd.DataFrame) -> None:
         hb.load_dataset(frame).check(workers="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_source_that_no_file_can_be_called_does_not_exist() -> None:
     with pytest.raises(hb.HistobenchError, match=r"a\.\.\. does not exist"):
         hb.load_dataset("a" * 5000)
 
 
+@pytest.mark.slow
 def test_opened_results_stay_where_they_were(
     bench: hb.Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,7 @@ def test_the_zoo_is_listed() -> None:
     assert everyone._repr_html_().count("<tr>") == len(everyone) + 1
 
 
+@pytest.mark.slow
 def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:
     frame = hb.load_dataset(tiles).frame().rename(columns={"image": "path"})
     frame["Scanner"] = ["A" if number % 2 else "B" for number in range(len(frame))]

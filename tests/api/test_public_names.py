@@ -118,6 +118,7 @@ def test_a_consult_run_has_the_options_of_the_command() -> None:
     assert RULES.keys() == POLICIES.keys()
 
 
+@pytest.mark.slow
 def test_what_raises_an_error_names_no_flag() -> None:
     """Errors reach Python users as well; the command line turns `names` into flags by itself."""
     found = []

@@ -219,6 +219,7 @@ ALIKE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("change", ALIKE.values(), ids=ALIKE.keys())
 def test_the_same_data_in_another_form_gives_the_same_number(change: dict[str, Any]) -> None:
@@ -284,6 +285,7 @@ def test_an_encoder_that_cannot_be_made_is_told_by_what_the_run_gives(
     assert len(hb.run(tiles, ["tiny-vl", f"mine={broken}:Mine"], **asked).encoders) == 2, "it is tried again"
 
 
+@pytest.mark.slow
 def test_the_table_at_the_top_has_the_columns_of_a_run(tmp_path: Path) -> None:
     bench = hb.evaluate(**_given(results=tmp_path / "r"))
     stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)

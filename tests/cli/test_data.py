@@ -44,6 +44,7 @@ def test_a_split_can_be_written_down_and_checked(
     assert "PASS   no group is in two splits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_dataset_with_errors_lists_them_all_and_exits_with_2(
     tiles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.Cap
     assert len(list((data / "features").iterdir())) == 2  # feature files are the user's own
 
 
+@pytest.mark.slow
 def test_listing_the_cache_does_not_import_torch(data: Path) -> None:
     program = (
         "import sys; from histobench.cli.main import main; main(['cache', 'ls']); "

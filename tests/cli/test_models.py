@@ -84,6 +84,7 @@ def test_models_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_doctor_passes_what_works_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--models", "efficientnet-lite0,random-vit"]) == 0
     report = capsys.readouterr().out

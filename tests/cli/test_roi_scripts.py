@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -25,15 +24,8 @@ TASKS = "Linear-Probe,KNN,Proto,Few-shot,Zero-shot"
 DOCUMENTED_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1_score", "auroc")
 
 
-def _run_by_itself(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A script in a process of its own."""
-    environment = {**os.environ, "HISTOBENCH_CACHE": str(cwd / "cache"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / script), *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
 def _run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which has loaded the libraries already."""
+    """A script, in this process, which has loaded the libraries already."""
     out, err = io.StringIO(), io.StringIO()
     command = [str(ROOT / script), *arguments]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -53,7 +45,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_demo_dataset(
         folder / "example_dataset", name="CRC-100K", train_per_class=6, test_per_class=3, layout="wide"
     )
-    extracted = _run_by_itself(
+    extracted = _run(
         "00-ROI_Feature_Extract.py",
         *("--dataset_split_csv", "./example_dataset/CRC-100K.csv"),
         *("--class2id_txt", "./example_dataset/CRC-100K.txt"),

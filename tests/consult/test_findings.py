@@ -14,7 +14,7 @@ from scipy import stats
 
 from histobench.cli.main import main
 from histobench.consult.arms import select_cases
-from histobench.consult.findings import StudyFindings, _cases_until, _median_until
+from histobench.consult.findings import Line, StudyFindings, _cases_until, _median_until
 from histobench.consult.measures import (
     NO_LABEL,
     MeasuredRun,
@@ -25,6 +25,7 @@ from histobench.consult.measures import (
 from histobench.consult.study import RegisteredContrast, Study, open_study, register_contrasts
 
 pytestmark = pytest.mark.slow
+Lines = dict[tuple[str, str], Line]
 
 
 @pytest.fixture(scope="module")
@@ -32,39 +33,41 @@ def findings(study: Study, played: Path) -> StudyFindings:
     return StudyFindings(study, read_plays(study, played))
 
 
-def value(findings: StudyFindings, agent: str, arm: str, measure: str) -> float | None:
-    line = next(line for line in findings.lines() if (line.agent, line.arm) == (f"policy-{agent}", arm))
-    return line.estimates[measure].value
+@pytest.fixture(scope="module")
+def lines(findings: StudyFindings) -> Lines:
+    return {(line.agent, line.arm): line for line in findings.lines()}
 
 
-def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(
-    study: Study, findings: StudyFindings
-) -> None:
+def value(lines: Lines, agent: str, arm: str, measure: str) -> float | None:
+    return lines[f"policy-{agent}", arm].estimates[measure].value
+
+
+def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(study: Study, lines: Lines) -> None:
     for arm in ("strong", "shuffled"):
         right = sum(case.weight for case in study.cases if case.arms[arm].label == case.reference)
         accuracy = right / sum(case.weight for case in study.cases)
-        assert value(findings, "always-trust", arm, "final") == pytest.approx(accuracy, rel=1e-12)
-        assert value(findings, "always-trust", arm, "over_tool") == 0
-        assert value(findings, "always-trust", arm, "u_right") == 1
-        assert value(findings, "always-trust", arm, "u_wrong") == 1
-        assert value(findings, "always-trust", arm, "asked") == 1
+        assert value(lines, "always-trust", arm, "final") == pytest.approx(accuracy, rel=1e-12)
+        assert value(lines, "always-trust", arm, "over_tool") == 0
+        assert value(lines, "always-trust", arm, "u_right") == 1
+        assert value(lines, "always-trust", arm, "u_wrong") == 1
+        assert value(lines, "always-trust", arm, "asked") == 1
 
 
 @pytest.mark.nightly
-def test_never_trust_never_accepts_and_gains_nothing(findings: StudyFindings) -> None:
+def test_never_trust_never_accepts_and_gains_nothing(lines: Lines) -> None:
     for arm in ("strong", "shuffled"):
-        assert value(findings, "never-trust", arm, "asked") == 0
-        assert value(findings, "never-trust", arm, "over_none") == 0
-        assert value(findings, "never-trust", arm, "final") == value(findings, "never-trust", arm, "first")
+        assert value(lines, "never-trust", arm, "asked") == 0
+        assert value(lines, "never-trust", arm, "over_none") == 0
+        assert value(lines, "never-trust", arm, "final") == value(lines, "never-trust", arm, "first")
 
 
 @pytest.mark.nightly
-def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: StudyFindings) -> None:
+def test_the_oracle_is_the_union_of_tool_and_first_answer(lines: Lines) -> None:
     for arm in ("strong", "shuffled", "sequence"):
         final, tool, first, closure = (
-            value(findings, "oracle", arm, name) for name in ("final", "tool", "first", "closure")
+            value(lines, "oracle", arm, name) for name in ("final", "tool", "first", "closure")
         )
-        assert final == value(findings, "oracle", arm, "union")
+        assert final == value(lines, "oracle", arm, "union")
         assert final is not None
         assert tool is not None
         assert first is not None
@@ -72,7 +75,7 @@ def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: StudyFinding
         assert closure == (pytest.approx(1) if final - max(tool, first) >= 0.05 else None)
 
 
-def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings: StudyFindings) -> None:
+def test_measures_are_those_of_a_slow_loop(played: Path, lines: Lines) -> None:
     sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in ("u_right", "u_wrong", "rair", "rsr")}
     (file,) = played.glob("policy-reader/*/*/consult/*@wrong-25/results.jsonl")
     for line in file.read_text().splitlines():
@@ -89,7 +92,7 @@ def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings:
             sums[name][0] += weight * (among and hit)
             sums[name][1] += weight * among
     for name, (hits, among) in sums.items():
-        assert value(findings, "reader", "wrong-25", name) == pytest.approx(hits / among)
+        assert value(lines, "reader", "wrong-25", name) == pytest.approx(hits / among)
 
 
 def test_contrasts_are_corrected_together_and_missing_arms_are_said(findings: StudyFindings) -> None:

@@ -23,7 +23,9 @@ from PIL import Image
 
 pytest.importorskip("mcp.server.mcpserver")
 from mcp import Client, StdioServerParameters
+from mcp.server.mcpserver import MCPServer
 
+from histobench.cli.main import main
 from histobench.consult.encoder_views import NAME_LENGTH, Regions
 from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server, region_id
 from histobench.core.errors import HistobenchError
@@ -118,6 +120,19 @@ def check(heard: dict[str, Any]) -> None:
     assert heard["unread"].is_error
 
 
+def test_a_client_is_served_what_the_command_names(
+    study_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(MCPServer, "run", lambda server, transport: made.append((server, transport)))
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(study_folder.parent / "cache"))
+    assert main(arguments(study_folder)[2:]) == 0
+    ((server, transport),) = made
+    assert transport == "stdio"
+    check(completed(conversation(server)))
+
+
+@pytest.mark.nightly
 def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -> None:
     server = StdioServerParameters(
         command=sys.executable,

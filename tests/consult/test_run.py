@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,7 @@ def test_both_dialects_give_the_same_results_of_tools(study: Study, arm: str) ->
     assert seen[0] == seen[1]
 
 
+@pytest.mark.slow
 def test_encoder_tools_open_with_the_first_answer_and_never_in_the_arm_none(study: Study) -> None:
     for arm, opened in (
         ("none", set()),
@@ -161,6 +163,7 @@ def test_encoder_tools_open_with_the_first_answer_and_never_in_the_arm_none(stud
         assert ("An image encoder is now available" in said) == (arm != "none")
 
 
+@pytest.mark.slow
 def test_an_unreadable_first_answer_has_its_place_and_the_agent_is_told(study: Study) -> None:
     task, world = environment(study, "strong")
     replies = iter(["<solution>", "<solution>nonsense</solution>"])
@@ -173,6 +176,7 @@ def test_an_unreadable_first_answer_has_its_place_and_the_agent_is_told(study: S
     assert task.record["final"]["problem"]
 
 
+@pytest.mark.slow
 def test_a_seventh_call_is_not_answered_and_not_counted(study: Study) -> None:
     desk = Desk(study.cases[0], "strong", study.facts, study.cassette, opened=True)
     tools = {tool.name: tool for tool in desk_tools(desk)}
@@ -183,6 +187,7 @@ def test_a_seventh_call_is_not_answered_and_not_counted(study: Study) -> None:
     assert tools["predict"](99) == SPENT
 
 
+@pytest.mark.slow
 def test_arguments_that_cannot_be_used_are_refused_without_being_counted(study: Study) -> None:
     desk = Desk(study.cases[0], "strong", study.facts, study.cassette, opened=True)
     tools = {tool.name: tool for tool in desk_tools(desk)}
@@ -214,6 +219,7 @@ def test_answers_are_read(text: str, label: str | None, confidence: float | None
     assert (answer.label, answer.confidence, answer.defer) == (label, confidence, defer)
 
 
+@pytest.mark.slow
 def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
     path = Path(json.loads((study.folder / "pictures.json").read_text())[study.cases[0].id])
     task, world = environment(study, "strong", picture=path)
@@ -288,6 +294,7 @@ def test_the_learner_believes_what_a_slow_loop_computes(study: Study, played: Pa
                 assert (said["right"], said["wrong"]) == pytest.approx((right, wrong))
 
 
+@pytest.mark.slow
 def test_notes_are_handed_on_in_order_and_cut_to_their_length(study: Study) -> None:
     memory = SequenceMemory([20], outcomes=True)
     steps = steps_of("sequence", study.facts.sequences[:1], "random")
@@ -317,6 +324,7 @@ def test_notes_are_handed_on_in_order_and_cut_to_their_length(study: Study) -> N
             assert "x" * 1201 not in prompt
 
 
+@pytest.mark.slow
 def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Study) -> None:
     memory = SequenceMemory([20, 20])
     steps = {(s.sequence, s.position): s for s in steps_of("sequence", study.facts.sequences[:2], "random")}
@@ -349,6 +357,7 @@ def test_an_unknown_sandbox_is_told_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     run = ConsultRun(str(study.folder), RunOptions(agent="policy:reader"), "sequence")
     with pytest.raises(HistobenchError, match="played in one process"):
@@ -377,7 +386,8 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
     runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
     assert runs.agents == ["policy-reader"]
-    shell = hb.consult.table(study, runs=played)
+    shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")
+    shell = hb.consult.table(study, runs=tmp_path / "played")
     ours = runs.table()
     for arm in ("none", "strong"):
         keys = ["agent", "arm", "measure"]

@@ -55,6 +55,7 @@ def test_no_secret_of_an_address_is_shown(address: str) -> None:
     assert without_credentials(shown) == shown
 
 
+@pytest.mark.slow
 @given(
     name=names.filter(
         lambda name: name.lower() not in ("api-version", "version", "deployment", "alt", "model")
@@ -78,6 +79,7 @@ def test_a_password_is_hidden_with_whatever_signs_it_is_written(password: str) -
     assert has_credentials(encoded)
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=60) | st.text("ab[]/:@?&;=#%.", max_size=30))
 def test_no_text_makes_it_raise_and_the_pieces_are_the_text(text: str) -> None:
     assert "".join(split_address(text)) == text

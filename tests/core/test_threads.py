@@ -66,6 +66,7 @@ def test_parts_are_spread_while_everything_else_stays_on_one_thread(threads: int
 copies = pytest.mark.skipif(sys.platform != "linux", reason="processes are copies of this one")
 
 
+@pytest.mark.slow
 @copies
 def test_processes_share_what_this_one_holds_and_errors_come_back() -> None:
     table = torch.arange(20.0)
@@ -81,6 +82,7 @@ def test_processes_share_what_this_one_holds_and_errors_come_back() -> None:
         list(stream(lambda part: 1 // part, [1, 0], threads=3, processes=True))
 
 
+@pytest.mark.slow
 @copies
 def test_a_process_that_is_ended_from_outside_is_an_error_with_advice() -> None:
     with pytest.raises(HistobenchError, match="memory ran out"):

@@ -25,6 +25,8 @@ TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "docs" / "notebooks").glob("*.ipynb"))
 TUTORIALS = sorted((TOP / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
+FENCED = re.MULTILINE | re.DOTALL
 ADDRESS = "http://localhost:8000/v1"
 
 
@@ -190,6 +192,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert difference, "the comparison has an answer: a difference with its interval"
 
 
+@pytest.mark.nightly
 def test_the_site_builds_and_every_link_holds(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     site = tmp_path / "site"
@@ -210,6 +213,34 @@ def test_the_site_builds_and_every_link_holds(tmp_path: Path) -> None:
     assert outside == [], "nothing is fetched when a page is looked at"
     commands = (site / "reference" / "cli" / "index.html").read_text(encoding="utf-8")
     assert all(name in commands for name in ("histobench run", "histobench mint run", "--group-regex"))
+
+
+def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
+    without_code = {page: re.sub(r"^```.*?^```$|`[^`\n]*`", "", read(page), flags=FENCED) for page in pages}
+    links = [(page, link) for page, text in without_code.items() for link in LINK.findall(text)]
+    assert len(links) > 100
+    made = {TOP / "docs" / "reference" / name for name in ("api.md", "cli.md", "datasets.md")}
+    for page, link in links:
+        place, _, heading = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        if target in made:  # when the site is built
+            continue
+        assert target.exists(), f"{page.relative_to(TOP)}: {link}"
+        if heading and "." not in heading and target.suffix == ".md":  # with a dot: a name of the API
+            assert heading in headings(target), f"{page.relative_to(TOP)}: {link}"
+
+
+def headings(page: Path) -> set[str]:
+    """How the headings of a page are called in links."""
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+        for title in re.findall(r"^#+ (.+)$", read(page), re.MULTILINE)
+    }
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
 def written_tables() -> Any:

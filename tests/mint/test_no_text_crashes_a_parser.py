@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
@@ -39,7 +40,7 @@ from reproduction.gates import Journal, alike, expert_calls, expert_observations
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("HISTOBENCH_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("HISTOBENCH_EXAMPLES", examples(200)))
 _WORDS = (
     "0 1 7 -3 2.5 1e9 1e999 nan inf , . / * ** ^ + - ( ) [ ] { } = ≈ $ % ° \\frac{1}{2} \\boxed{3} a) (b) "
     "C ) True False yes no or approximately x × 10^3 10^999 sqrt(2) factorial(9) lambda: __import__('os') "

@@ -29,6 +29,7 @@ def test_runs_are_grouped_by_agent_expert_and_budget(results: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_conversation_is_taken_apart_into_turns(results: Path) -> None:
     runs, _ = find_agent_runs(results)
     episode = runs[1].episodes[1]
@@ -103,6 +104,7 @@ def test_outcome_classes_are_shown_with_what_no_rate_counts(
     assert [row[4] for row in data_of(index, "agent/0")["episodes"]] == ["solved", "filtered", "wrong"]
 
 
+@pytest.mark.slow
 def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:
     rows = data_of(site, "agent/0")["episodes"]
     talks = data_of(site, "talk/0-0")

@@ -17,6 +17,8 @@ from histobench.report.encoder_pages import CELLS, LEVELS, attention_cells, atte
 from histobench.report.payload import unpacked
 from histobench.report.site import build_site
 
+pytestmark = pytest.mark.slow
+
 PATIENTS, TILES = 24, 3
 
 
@@ -96,7 +98,6 @@ def test_no_results_of_patients_is_one_line(tmp_path: Path) -> None:
         hb.choose(tmp_path / "results", patients=True)
 
 
-@pytest.mark.slow
 def test_attention_is_shown_where_the_tiles_are(tmp_path: Path, open_page: Any, expect: Any) -> None:
     """Files as TRIDENT writes them, with two slides of one patient and tiles off the grid of the others."""
     import h5py

@@ -72,6 +72,7 @@ def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
     assert "label and scanner are confounded (Cramer's V 1.00)" in told
 
 
+@pytest.mark.slow
 def test_the_methods_say_how_robustness_was_measured(results: Path) -> None:
     text = robustness_paragraph(stored_tables(results))
     assert text.startswith("Robustness to scanner was measured")

@@ -129,6 +129,7 @@ def test_intervals_are_named_for_what_they_are(results: Path, tmp_path: Path, da
     assert "jackknife intervals with Student's t" in data_of(site, "methods")["paragraph"]
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
     results: Path, tmp_path: Path, data_of: DataOf, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from builders import feature_set
 from histobench.report.site import build_site
@@ -26,6 +27,7 @@ def features(part: str, encoder: str, skill: float) -> FeatureSet:
     return feature_set(x, labels, names=f"{part}-{{}}.png", **meta)
 
 
+@pytest.mark.slow
 def test_a_datasets_page_shows_means_spread_and_ranks_over_splits(
     tmp_path: Path, data_of: Callable[[Path, str], Any]
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: s
     assert statistics.standings.winner == table.standings.winner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["clinic", "tissue"])
 def test_one_rule_decides_in_the_report_in_compare_and_in_python(
     results: Path, tmp_path: Path, dataset: str

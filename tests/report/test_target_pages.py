@@ -19,6 +19,8 @@ from histobench.report.run_payload import decode
 from histobench.report.site import build_site
 from histobench.roi.metrics.target_metrics import SurvivalCurve, log_rank_p
 
+pytestmark = pytest.mark.slow
+
 PATIENTS, TILES, CUT = 60, 3, 30
 Read = Callable[[Path, str], Any]
 
@@ -165,7 +167,6 @@ def test_a_damaged_run_is_left_out_and_the_others_are_shown(
     assert "cannot read the predictions" in next(iter(site["failures"].values()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages_of_targets(target_site: Path, open_page: Any, expect: Any, drawn: Any, width: int) -> None:
     size = {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if width < 400 else "light"}

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
 from histobench.mint.results.recording import Recording, read_recordings
-from histobench.mint.sandbox import open_sandbox
+from histobench.mint.sandbox import shared_pool
 from histobench.mint.tasks import ReasoningTask
+from reproduction import reproduce
 from reproduction.gates import (
     Gate,
     Journal,
@@ -180,7 +183,7 @@ TEXT = st.text() | st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEXT, TEXT)
 def test_comparing_goes_both_ways(one: str, other: str) -> None:
     assert same(one, one)
@@ -199,8 +202,9 @@ def test_broken_recordings_are_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("needs_sandbox")
 def test_the_command_prints_the_gates_and_fails_with_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reproduce, "open_sandbox", lambda *_, **__: nullcontext(shared_pool()))
     data = tmp_path / "processed" / "gsm8k"
     data.mkdir(parents=True)
     tasks = [{"id": number, "prompt": "2 + 3?", "reference": "5"} for number in (0, 1)]
@@ -252,8 +256,8 @@ def test_a_sample_of_the_public_recordings_agrees(shared_dir: Path) -> None:
     ]
     chosen = sample(plain, 1)
     assert len({(recording.run, recording.task) for recording in chosen}) == len(chosen) > 35
-    with open_sandbox() as pool:
-        played = [replay(recording, environment_opener(tasks, {}, pool=pool)) for recording in chosen]
+    opener = environment_opener(tasks, {}, pool=shared_pool())
+    played = [replay(recording, opener) for recording in chosen]
     assert [episode.recording.name for episode in played if not episode.agrees] == []
     assert sum(episode.observations for episode in played) > 60
     assert [episode.differences for episode in played if episode.alike != episode.observations] == []

@@ -209,6 +209,7 @@ def test_cluster_intervals_cover_where_image_intervals_do_not() -> None:
     assert covered["image"] / 1000 < 0.9
 
 
+@pytest.mark.slow
 def test_the_replicates_spread_as_theory_says() -> None:
     values = np.random.default_rng(16).normal(size=400)
     means = replicates(lambda c: c @ values / 400, sampling_design(400), n_resamples=20_000, seed=17)

@@ -64,6 +64,7 @@ def test_different_samples_and_unknown_methods_are_refused() -> None:
         mcnemar_from_counts(1, 2, method="fisher")
 
 
+@pytest.mark.slow
 def test_on_null_data_it_rejects_at_most_5_percent() -> None:
     generator = np.random.default_rng(0)
     rejected = 0

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from builders import examples
 from histobench.statistics.tests import holm
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(P_VALUES)
 def test_adjusted_p_values_are_statsmodels(p_values: list[float]) -> None:
     np.testing.assert_allclose(holm(p_values), multipletests(p_values, method="holm")[1])

@@ -109,6 +109,7 @@ def test_dependent_images_need_more_patients_than_independent_ones() -> None:
     assert by_patient.samples_needed > 1.3 * by_image.samples_needed
 
 
+@pytest.mark.slow
 def test_simulated_power_grows_with_size_from_alpha_to_one() -> None:
     generator = np.random.default_rng(5)
     first, second = generator.random((2, 200))

@@ -155,6 +155,7 @@ def test_servers_take_turns_or_the_idle_one_is_asked() -> None:
     assert idle.pick().place == "http://host2/v1"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_passed_over(server: Any, replies: Any) -> None:
     endpoint = Endpoint(
         ChatCompletionsAPI("m", "http://127.0.0.1:9/v1"),

@@ -31,6 +31,7 @@ def test_an_answer_is_paid_for_once(
         cache.close()
 
 
+@pytest.mark.slow
 def test_a_damaged_answer_in_the_cache_is_asked_for_again(
     tmp_path: Path, server: Any, connect: Callable[..., Endpoint]
 ) -> None:
@@ -71,6 +72,7 @@ def test_nothing_is_asked_once_the_limit_is_spent(server: Any, connect: Callable
     assert len(server.requests) == 2
 
 
+@pytest.mark.slow
 def test_questions_at_the_same_time_do_not_pass_the_limit_together(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:

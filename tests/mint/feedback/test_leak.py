@@ -99,6 +99,7 @@ def test_who_discusses_several_options_has_given_none_away() -> None:
     assert judged(CHOICE, "This is GOOD. The text could answer option B or help with option C.") is False
 
 
+@pytest.mark.slow
 def test_feedback_of_the_recorded_expert_that_gives_the_answer_away_is_found(shared_dir: Path) -> None:
     from histobench.mint.configs.datasets import get_dataset
     from histobench.mint.results.recording import read_recordings

@@ -93,7 +93,9 @@ def test_published_configuration_files_name_this_package() -> None:
 
 def _entry(monkeypatch: pytest.MonkeyPatch, group: str, value: str) -> None:
     entry = importlib.metadata.EntryPoint("mine", value, group)
-    monkeypatch.setattr(datasets, "entry_points", lambda group: [entry] if group == entry.group else [])
+    monkeypatch.setattr(
+        datasets, "installed_entry_points", lambda group: [entry] if group == entry.group else []
+    )
     datasets.plugin_tools.cache_clear()
     datasets.plugin_tasks.cache_clear()
 

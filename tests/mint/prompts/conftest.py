@@ -10,16 +10,15 @@ import pytest
 
 from histobench.mint.alfworld.games import find_games, read_games
 from histobench.mint.alfworld.simulator import INSTALL, Game, Simulator, missing_packages
-from histobench.mint.sandbox import SandboxPool, open_sandbox
+from histobench.mint.sandbox import SandboxPool, shared_pool
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
-def pool(needs_sandbox: None) -> Iterator[SandboxPool]:
+def pool(needs_sandbox: None) -> SandboxPool:
     """A sandbox for the examples."""
-    with open_sandbox(warm=1) as pool:
-        yield pool
+    return shared_pool()
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ def slow_resamples(outcomes: list[EpisodeOutcome], n: int) -> np.ndarray:
     return np.array(rates)
 
 
+@pytest.mark.slow
 def test_the_interval_is_that_of_tasks_drawn_with_all_their_episodes() -> None:
     generator = random.Random(0)
     outcomes = []
@@ -89,6 +90,7 @@ def test_tries_of_one_task_that_always_end_alike_count_once() -> None:
     assert (often.low, often.high) == pytest.approx((once.low, once.high))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_rates_of_twenty_tasks_with_four_tries_hold_the_truth(rate: float) -> None:
     generator = np.random.default_rng(7)
@@ -201,6 +203,7 @@ def test_the_slope_between_two_budgets_has_the_interval_of_the_gain() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_slope_interval_has_a_width_without_spread_and_covers_the_truth() -> None:
     same = [outcome(task, k > 2, k=k) for k in range(1, 5) for task in range(20)]
     interval = slope_interval(same)

@@ -25,6 +25,7 @@ def folders(output: Path) -> list[str]:
     return sorted(path.parent.relative_to(output).as_posix() for path in output.rglob("results.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_configurations_is_played_cell_by_cell(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, script: Any
 ) -> None:
@@ -259,6 +260,7 @@ def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
     assert float(row[4]) == pytest.approx(25.0)
 
 
+@pytest.mark.slow
 def test_repeated_runs_give_the_share_of_tasks_solved_every_time(
     tmp_path: Path,
     make_data: Callable[[int], Path],
@@ -285,6 +287,7 @@ def test_repeated_runs_give_the_share_of_tasks_solved_every_time(
     assert "50.0 % (of 3)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_elsewhere_is_the_same_model(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, script: Any
 ) -> None:
@@ -306,6 +309,7 @@ def test_other_settings_do_not_grow_into_the_same_folder(
     assert "rule was 'strict', now 'published'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_encyclopedia_it_began_with(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

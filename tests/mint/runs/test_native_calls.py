@@ -166,6 +166,7 @@ def test_a_call_beside_a_wrong_proposal_is_not_made(
     ]
 
 
+@pytest.mark.slow
 def test_a_native_run_is_resumed_and_kept_apart_from_the_text_dialect(
     server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path, capsys: Any
 ) -> None:

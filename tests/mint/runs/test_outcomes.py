@@ -88,6 +88,7 @@ def test_every_ending_is_an_outcome_of_its_own(
     assert list(hb.mint.open_runs(out).episodes()["outcome"]).count("filtered") == 2
 
 
+@pytest.mark.slow
 def test_a_checker_that_raises_stops_the_run_and_never_reaches_the_agent(
     tmp_path: Path,
     make_data: Callable[..., Path],
@@ -271,6 +272,7 @@ NATIVE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", ["native", "text"])
 @pytest.mark.parametrize("kind", [*NATIVE, "vllm"])
 def test_the_request_of_every_turn_can_be_built_again_from_the_record(
@@ -318,6 +320,7 @@ def test_the_request_of_every_turn_can_be_built_again_from_the_record(
     assert len(note["data"]["sha256"]) == 64
 
 
+@pytest.mark.slow
 def test_the_prices_and_the_data_of_a_run_are_kept(
     tmp_path: Path,
     make_data: Callable[[int], Path],

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel
 
 VALUES = st.recursive(
@@ -25,7 +26,7 @@ VALUES = st.recursive(
     messages=st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=5),
     cut=st.integers(1, 50),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]], cut: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -47,7 +48,7 @@ def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]], c
 
 @pytest.mark.slow
 @given(noise=st.binary(max_size=300))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 def test_noise_is_refused_or_waited_for_but_never_believed(noise: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -39,6 +39,7 @@ def test_many_threads_share_one_pool(bare_pool: SandboxPool) -> None:
         assert list(threads.map(work, range(40))) == [f"{2 * n}\n" for n in range(40)]
 
 
+@pytest.mark.slow
 def test_a_pool_outlives_the_thread_that_opened_it() -> None:
     opened: list[SandboxPool] = []
     thread = threading.Thread(
@@ -83,6 +84,7 @@ def test_a_lost_zygote_is_replaced(bare_pool: SandboxPool) -> None:
             assert episode.run_cell("print(1)").text == "1\n"
 
 
+@pytest.mark.slow
 def test_a_closed_pool_says_so(bare_pool: SandboxPool) -> None:
     pool = open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=0)
     pool.close()
@@ -126,6 +128,7 @@ def test_the_active_backend_comes_with_its_reason() -> None:
     assert name == "none" or backend_works(name) == ""
 
 
+@pytest.mark.slow
 def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
     mark = f"29{os.getpid()}.25"
     script = (
@@ -142,6 +145,7 @@ def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the arguments nor the environment of any process that the sandbox starts, or its episodes."""
     monkeypatch.setenv("SOME_API_KEY", "sk-of-the-process-list")
@@ -221,6 +225,7 @@ def test_a_database_on_disk_works_without_locks(bare_pool: SandboxPool) -> None:
         assert episode.run_cell(code).text == "(3,)\n"
 
 
+@pytest.mark.slow
 def test_what_a_killed_sandbox_left_is_removed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def pool(request: pytest.FixtureRequest, project: Path) -> Iterator[SandboxPool]
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data/tasks.json", "alias/tasks.json", "single.json"])
 def test_what_is_withheld_cannot_be_read(name: str, pool: SandboxPool, project: Path) -> None:
     with pool.episode() as episode:
@@ -71,7 +72,7 @@ def test_the_package_the_working_folder_and_plug_ins_are_always_withheld(
     spec = ModuleSpec("microns", None)
     spec.submodule_search_locations = [str(plugin)]
     entry = EntryPoint("microns", "microns.tasks:MicronsTask", "histobench.tasks")
-    monkeypatch.setattr("histobench.mint.sandbox.withheld.entry_points", lambda group: [entry])
+    monkeypatch.setattr("histobench.mint.sandbox.withheld.installed_entry_points", lambda group: [entry])
     monkeypatch.setattr("histobench.mint.sandbox.withheld.find_spec", {"microns": spec}.get)
     package = Path(histobench.__file__).parent
     assert set(withheld_paths()) == {str(path.resolve()) for path in (package, work, plugin)}
@@ -132,6 +133,7 @@ for folder in (readable, listable, writable, elsewhere):
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_rules_tell_reading_listing_and_writing_apart(tmp_path: Path) -> None:
     if landlock_version() == 0:
         pytest.skip("this kernel has no Landlock")

@@ -60,6 +60,7 @@ def test_a_signature_in_prose_gives_way_to_that_of_the_call() -> None:
     assert parameters["required"] == ["query"]
 
 
+@pytest.mark.slow
 def test_every_tool_of_the_benchmark_has_a_schema_that_json_schema_accepts() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     tools = [WikipediaQueryRun(), Crop(), Prose(), *(action(None) for action in ACTIONS)]  # type: ignore[arg-type]

@@ -85,16 +85,19 @@ def _live(site: _Site, cache: Path | None = None) -> LiveWikipedia:
     return LiveWikipedia(cache, api=site.api, pause=0.0, sleep=lambda _: None)
 
 
+@pytest.mark.slow
 def test_disambiguation_pages_are_passed_over(site: _Site) -> None:
     assert _live(site).search("mercury") == "Page: Mercury (planet)\nSummary: The first planet."
     assert all("histobench/" in agent for agent in site.agents)
 
 
+@pytest.mark.slow
 def test_a_long_answer_is_cut_and_no_answer_says_so(site: _Site) -> None:
     assert len(_live(site).search("anything")) == MAX_TEXT
     assert _live(site).search("nothing") == NOTHING_FOUND
 
 
+@pytest.mark.slow
 def test_a_question_is_asked_once_even_over_two_runs(site: _Site, tmp_path: Path) -> None:
     first = _live(site, tmp_path / "wiki.sqlite").search("mercury")
     asked = len(site.asked)

@@ -33,6 +33,7 @@ def content(results: Path, pattern: str = "*_bootstrap_ci.json") -> dict:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_intervals_are_those_of_a_loop_over_scikit_learn(write_run: Write) -> None:
     (run,) = load_runs(write_run("a"))
     found = run_intervals(run, BootstrapSettings(n_bootstrap=100, random_state=5))

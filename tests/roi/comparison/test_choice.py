@@ -56,6 +56,7 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _results(tmp_path_factory.mktemp("close"), shifts, datasets=2)
 
 
+@pytest.mark.slow
 def test_no_winner_is_named_where_the_data_do_not_name_one(close: Path) -> None:
     choice = hb.choose(close, license="commercial")
     assert choice.best == ("keep@elsewhere", "biomedclip@elsewhere") or choice.best == (
@@ -69,6 +70,7 @@ def test_no_winner_is_named_where_the_data_do_not_name_one(close: Path) -> None:
     assert (last.name, last.tied_best) == ("random-vit@elsewhere", ())
 
 
+@pytest.mark.slow
 def test_a_winner_is_named_where_it_is_shown_on_every_dataset(close: Path, tmp_path: Path) -> None:
     clear = hb.choose(_results(tmp_path, {"uni_v1": 3.0, "random-vit": 0.0}, datasets=2))
     assert clear.best == ("uni_v1@elsewhere",)
@@ -79,6 +81,7 @@ def test_a_winner_is_named_where_it_is_shown_on_every_dataset(close: Path, tmp_p
     assert "but it is not shown to be" in choice.paragraph
 
 
+@pytest.mark.slow
 def test_parameters_and_robustness_are_conditions(close: Path) -> None:
     small = hb.choose(close, max_params=100_000_000)
     assert all((each.params or 0) <= 100_000_000 for each in small.candidates)
@@ -89,6 +92,7 @@ def test_parameters_and_robustness_are_conditions(close: Path) -> None:
     assert "was not measured" in nobody.excluded[0].why_not[0]
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_shortlist_and_the_paragraph(
     close: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,7 @@ def many_datasets(write_run: Write) -> Path:
     return write_run("extra", 2.0, dataset="Colon", test_set=0)
 
 
+@pytest.mark.slow
 def test_over_datasets_there_are_ranks_friedman_and_wins(many_datasets: Path) -> None:
     comparison = compare(many_datasets)
     ranking = comparison.ranking
@@ -355,6 +356,7 @@ def test_a_dataset_that_hardly_anybody_was_run_on_does_not_empty_the_ranking(
     assert "too few encoders were run on them: Kidney" in said
 
 
+@pytest.mark.slow
 def test_over_datasets_there_is_the_chance_that_one_encoder_is_better(many_datasets: Path) -> None:
     ranking = compare(many_datasets, rope=0.02).ranking
     assert ranking is not None

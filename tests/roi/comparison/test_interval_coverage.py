@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from builders import examples
 from histobench.api.benchmark import open_results
 from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
@@ -82,7 +83,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[str, Predictions], SamplingUnits]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(tables(), st.sampled_from(METRICS))
 def test_what_holds_for_every_table(made: tuple[dict[str, Predictions], SamplingUnits], metric: str) -> None:
     runs, units = made
@@ -198,6 +199,7 @@ def test_a_class_without_test_images_is_named() -> None:
     assert str(SamplingUnits.of(run).caution()).endswith(": c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [True, False])
 def test_every_surface_shows_the_same_interval(
     write_run: Callable[..., Path], tmp_path: Path, groups: bool

@@ -88,6 +88,7 @@ def test_over_groups_the_interval_is_the_jackknife_written_out() -> None:
         assert (found[name].low, found[name].high) == pytest.approx((low, high)), name
 
 
+@pytest.mark.slow
 def test_no_interval_has_no_width_even_where_nothing_is_wrong() -> None:
     for groups in (0, 12):
         run = _predictions(60, 3, groups=groups)
@@ -160,6 +161,7 @@ def test_the_order_of_the_images_does_not_matter() -> None:
         assert (second[name].low, second[name].high) == pytest.approx((interval.low, interval.high)), name
 
 
+@pytest.mark.slow
 def test_every_interval_holds_its_value_and_stays_in_range() -> None:
     for run in (_predictions(), _predictions(groups=6), _predictions(40, 2, skill=4.0), _predictions(50, 9)):
         whole = np.ones((1, len(run)), dtype=int)

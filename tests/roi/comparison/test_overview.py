@@ -55,6 +55,7 @@ def screen(results: Path, *, width: int = 80, failures: tuple[str, ...] = (), **
     return cast(io.StringIO, console.file).getvalue().splitlines()
 
 
+@pytest.mark.slow
 def test_three_encoders_and_five_tasks_fit_on_one_screen(results: Path) -> None:
     lines = screen(results)
     assert len(lines) <= 25
@@ -67,6 +68,7 @@ def test_three_encoders_and_five_tasks_fit_on_one_screen(results: Path) -> None:
     assert lines[-1].startswith("Next: histobench report ")
 
 
+@pytest.mark.slow
 def test_the_best_is_marked_and_so_is_what_does_not_differ(results: Path) -> None:
     expected = {
         run.identity.encoder: balanced_accuracy_score(run.predictions.labels, run.predictions.predicted)
@@ -83,6 +85,7 @@ def test_the_best_is_marked_and_so_is_what_does_not_differ(results: Path) -> Non
     assert re.search(r"\[0\.\d{3}, 0\.\d{3}\]", "\n".join(screen(results, width=200)))
 
 
+@pytest.mark.slow
 def test_only_what_was_asked_for_is_shown(results: Path) -> None:
     text = "\n".join(screen(results, encoders=["tiny-vl"], tasks=["KNN", "proto"]))
     assert "random-vit" not in text
@@ -91,6 +94,7 @@ def test_only_what_was_asked_for_is_shown(results: Path) -> None:
     assert "Next: add encoders to compare" in text
 
 
+@pytest.mark.slow
 def test_a_failure_comes_before_the_notes_with_the_next_step(results: Path) -> None:
     lines = screen(results, failures=("no access to the weights; request it at https://example.org",))
     failed = next(place for place, line in enumerate(lines) if line.startswith("FAILED: Colon x uni_v2"))
@@ -107,6 +111,7 @@ def test_without_intervals_nothing_is_called_a_tie(write_run: Write) -> None:
     assert "=" not in text
 
 
+@pytest.mark.slow
 def test_compare_shows_several_datasets_in_one_table(
     write_run: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

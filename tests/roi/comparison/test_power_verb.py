@@ -60,6 +60,7 @@ def test_a_smaller_difference_needs_more_images(two: Path) -> None:
     assert needed[1] == pytest.approx(4 * needed[0], rel=0.35)
 
 
+@pytest.mark.slow
 def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["power", str(two), "--encoders", "b,a", "--delta", "0.05", "--n_bootstrap", "300"]
     assert main(command) == 0

@@ -88,6 +88,7 @@ def test_neighbors_and_errors_against_scikit_learn() -> None:
         assert each.low < each.value < each.high
 
 
+@pytest.mark.slow
 def test_intervals_of_cka_cover_the_true_value() -> None:
     """Features with a known population CKA: y shares some directions with x."""
     draw = np.random.default_rng(3)
@@ -120,6 +121,7 @@ def test_bad_input() -> None:
     assert flat["cka"].value is None
 
 
+@pytest.mark.slow
 def test_the_command_and_python_read_a_results_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, read_class_map
 
@@ -21,7 +22,8 @@ NAMES = st.text(
 ).filter(lambda name: name == name.strip())
 CLASS_LISTS = st.lists(NAMES, min_size=1, max_size=8, unique=True)
 quick = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -98,6 +100,7 @@ def test_plain_names_are_read_in_their_order(tmp_path: Path, names: list[str]) -
     assert read_class_map(write(tmp_path, "\n".join(names))) == tuple(names)
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(max_size=60))
 def test_any_text_is_a_class_map_or_a_clear_error(tmp_path: Path, text: str) -> None:

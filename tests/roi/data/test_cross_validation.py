@@ -50,6 +50,7 @@ def test_single_images_are_as_balanced_as_scikit_learns_folds() -> None:
     assert np.ptp(ours.sum(axis=1)) <= 1
 
 
+@pytest.mark.slow
 def test_groups_are_about_as_balanced_as_scikit_learns_folds() -> None:
     worse = []
     for seed in range(8):

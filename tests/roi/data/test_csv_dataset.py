@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.csv_writer import write_csv
 from histobench.roi.data.readers import scan_csv
@@ -20,7 +21,8 @@ from histobench.roi.data.source import load_dataset
 CLASSES = ("NORM", "STR", "TUM")
 WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"
 quick = settings(
-    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -271,6 +273,7 @@ def test_both_layouts_list_the_same_images(
         assert found == expected
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(st.sampled_from('image_path,label,split\n\r"0.1train;test \tx\0'), max_size=120))
 def test_any_text_is_a_dataset_or_a_clear_error(tmp_path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from histobench.roi.data.near_duplicates import _ALIKE, SIDE, _hashes, near_duplicates
 
@@ -35,6 +36,7 @@ def test_every_pair_that_shares_a_band_and_correlates_is_found_once_and_no_other
     assert len(found) == len(expected)
 
 
+@pytest.mark.slow
 def test_a_crowd_of_look_alikes_is_compared_with_the_last_ones_only() -> None:
     thumb = np.arange(SIDE * SIDE, dtype=np.uint8).reshape(SIDE, SIDE)
     contents = [number.to_bytes(2) for number in range(100)]

@@ -74,6 +74,7 @@ def test_what_needs_a_decision_is_left_to_pillow(tile: Image.Image) -> None:
     assert not decode_into(jpeg(tile), row)  # another size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("progressive", [False, True])
 def test_of_a_damaged_file_pillow_has_the_last_word(tile: Image.Image, progressive: bool) -> None:
     """Whatever is taken has the pixels that Pillow gives; what Pillow refuses is never taken."""

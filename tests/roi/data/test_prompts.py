@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import read_class_map
 from histobench.roi.data.prompts import Prompts, read_prompts
@@ -17,7 +18,8 @@ from histobench.roi.data.prompts import Prompts, read_prompts
 EXAMPLES = Path(__file__).resolve().parents[3] / "example_dataset"
 CLASSES = ("ADI", "TUM")
 quick = settings(
-    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -111,6 +113,7 @@ def test_the_matrix_is_templates_by_synonyms(
         assert prompts.texts[label] == expected
 
 
+@pytest.mark.slow
 @quick
 @given(text=st.text(max_size=80), suffix=st.sampled_from(["txt", "json", "yaml"]))
 def test_any_text_is_prompts_or_a_clear_error(tmp_path: Path, text: str, suffix: str) -> None:

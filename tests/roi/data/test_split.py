@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import SPLITS, RoiImage
 from histobench.roi.data.split import assign_groups, group_of, parse_fractions, split_images
@@ -45,7 +46,7 @@ def badness(assignment: tuple[int, ...], counts: list[list[int]], shares: tuple[
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(labelled=LABELLED, shares=SHARES, seed=st.integers(0, 5))
 def test_no_group_is_in_two_splits_and_no_image_is_lost(
     labelled: list[tuple[int, int | None]], shares: tuple[float, float, float], seed: int
@@ -63,7 +64,7 @@ def test_no_group_is_in_two_splits_and_no_image_is_lost(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(labelled=LABELLED, shares=SHARES, seed=st.integers(0, 5), shuffle=st.randoms())
 def test_the_split_does_not_depend_on_the_order_of_the_images(
     labelled: list[tuple[int, int | None]],
@@ -78,7 +79,7 @@ def test_the_split_does_not_depend_on_the_order_of_the_images(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     counts=st.lists(
         st.lists(st.integers(0, 6), min_size=2, max_size=2).filter(any), min_size=1, max_size=6
@@ -104,7 +105,7 @@ def test_many_groups_of_unequal_size_come_close_to_the_shares() -> None:
         np.testing.assert_allclose(found, share, atol=0.03)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), shares=SHARES, seed=st.integers(0, 3))
 def test_single_images_are_stratified_to_less_than_one_image(
     sizes: list[int], shares: tuple[float, float, float], seed: int

@@ -22,6 +22,8 @@ from histobench.roi.encoders import any_model
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import create_encoder, get_spec, why_unresolved
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -222,7 +224,6 @@ def test_a_timm_folder_of_the_hub_and_an_open_clip_folder(tmp_path: Path) -> Non
     torch.testing.assert_close(_features(encoder, _picture()), expected)
 
 
-@pytest.mark.slow
 def test_another_revision_with_the_same_weights_is_another_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

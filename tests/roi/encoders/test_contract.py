@@ -35,7 +35,7 @@ CONTRACT = """
 """
 DEPTH = 1
 #: Networks of which one forward pass takes as long as the tests of ten others.
-COSTLY = {"gemma4-e4b", "musk"}
+COSTLY = {"gemma4-e4b", "musk", "genbio-pathfm", "conch_v15"}
 
 
 def by_kind(names: Iterable[str], *, whole: bool = False) -> list[Any]:
@@ -60,6 +60,7 @@ def test_the_zoo_has_all_encoders_of_the_contract_and_many_more() -> None:
     assert len(ZOO) >= 46
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_kind(ZOO, whole=True))
 def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[str], Any]) -> None:

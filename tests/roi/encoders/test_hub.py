@@ -94,6 +94,7 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+@pytest.mark.slow
 def test_a_cache_at_another_revision_is_told_and_taken_only_on_request(
     checkpoint: Path, hub_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: p
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_weights_at_a_fixed_address_are_asked_for_again_while_the_server_is_busy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

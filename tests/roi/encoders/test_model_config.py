@@ -14,6 +14,7 @@ from histobench.roi.encoders.construct import construct, disagreements
 from histobench.roi.encoders.registry import get_spec
 
 
+@pytest.mark.slow
 def test_the_configuration_beside_a_checkpoint_has_to_agree(checkpoint: Path) -> None:
     config = {
         "architecture": "vit_small_patch16_224",
@@ -30,6 +31,7 @@ def test_the_configuration_beside_a_checkpoint_has_to_agree(checkpoint: Path) ->
         construct(spec, weights=str(checkpoint), depth=1)
 
 
+@pytest.mark.slow
 def test_another_interpolation_in_the_configuration_is_a_warning(checkpoint: Path) -> None:
     (checkpoint.parent / "preprocessor_config.json").write_text(
         json.dumps({"image_mean": [0.70322989, 0.53606487, 0.66096631], "resample": 2})

@@ -51,6 +51,7 @@ def test_random_vit_is_the_same_every_time_and_depends_on_the_image() -> None:
     assert weight.flatten()[:3].tolist() == pytest.approx(PATCH_EMBED_START, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_an_encoder_is_frozen_in_eval_mode_and_knows_what_made_its_features() -> None:
     encoder = create_encoder("efficientnet-lite0")
     assert not encoder.training
@@ -73,6 +74,7 @@ def test_unknown_names_and_outputs_are_refused_with_suggestions() -> None:
         create_encoder("random-vit@nonsense")
 
 
+@pytest.mark.slow
 def test_listing_the_zoo_imports_no_torch() -> None:
     code = (
         "import sys; from histobench.roi.encoders import registry;"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -141,16 +140,15 @@ def test_a_decorated_class_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Point:
-        name = "plugged"
-
-        def load(self) -> Any:
-            return Constant
-
-    def entry_points(*, group: str) -> list[Point]:
-        assert group == "histobench.encoders"
-        return [Point()]
-
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    assert create_encoder("plugged").embed_dim == 2
+def test_a_plug_in_is_found_by_its_entry_point_as_soon_as_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "plugged_code.py").write_text(FILE)
+    with pytest.raises(HistobenchError, match="unknown encoder 'plugged'"):
+        create_encoder("plugged")
+    facts = tmp_path / "plugged-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[histobench.encoders]\nplugged = plugged_code:MeanColour\n")
+    assert create_encoder("plugged").embed_dim == 3

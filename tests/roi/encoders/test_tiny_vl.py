@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tiny_vl_captions import NAMES, TEMPLATES, make_caption
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
 from histobench.roi.encoders.tiny_vl import WEIGHTS, build_tiny_vl
@@ -117,6 +118,7 @@ def test_untrained_weights_know_nothing(sample) -> None:
     assert _accuracy(probabilities, labels) < 0.4
 
 
+@pytest.mark.slow
 def test_swapping_two_prompts_swaps_their_probabilities(encoder: TinyVLEncoder, sample) -> None:
     features = _features(encoder, sample[0][:20])
     straight = encoder.run_zero_shot(PROMPTS, features, "cpu")
@@ -176,7 +178,7 @@ def test_the_fingerprint_names_the_weights(encoder: TinyVLEncoder) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(texts=st.lists(st.text(max_size=200), min_size=1, max_size=4))
 def test_any_text_becomes_a_unit_vector(encoder: TinyVLEncoder, texts: list[str]) -> None:
     vectors = encoder.encode_text(texts)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import yaml
 from hypothesis import given, settings
@@ -50,6 +49,8 @@ def own_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_an_encoder_is_added_by_yaml_alone(own_zoo: Path, tmp_path: Path) -> None:
+    import timm
+
     original = timm.create_model(
         "vit_tiny_patch16_224", num_classes=0, init_values=1e-5, dynamic_img_size=True
     )
@@ -129,6 +130,7 @@ def test_any_value_in_any_field_is_read_or_refused_politely(value: Any, field: s
         assert parse_spec("my-vit", entry).name == "my-vit"
 
 
+@pytest.mark.slow
 def test_timms_complaint_reaches_the_user(own_zoo: Path) -> None:
     own_zoo.write_text(ENTRY.replace("vit_tiny_patch16_224", "vit_teeny"))
     with pytest.raises(HistobenchError, match="timm cannot build 'vit_teeny'"):

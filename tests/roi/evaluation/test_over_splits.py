@@ -32,6 +32,8 @@ from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
 from histobench.roi.results.reader import load_runs, split_runs
 
+pytestmark = pytest.mark.slow
+
 
 def features(part: str, n: int, *, skill: float, encoder: str) -> FeatureSet:
     """Images of twelve patients; the better the encoder, the further the classes lie apart."""
@@ -71,7 +73,6 @@ def results(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "results"))
 
 
-@pytest.mark.slow
 def test_splits_are_results_of_their_own_and_no_part_of_the_ordinary_tables(results: Path) -> None:
     assert len(load_runs(results)) == 4
     runs = split_runs(results)
@@ -94,7 +95,6 @@ def test_splits_are_results_of_their_own_and_no_part_of_the_ordinary_tables(resu
         assert not inside & {row["group"] for row in rows if row["img_name"] not in tested}
 
 
-@pytest.mark.slow
 def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> None:
     runs = [run for run in split_runs(results) if run.task == "KNN"]
     (table,) = compare_splits(runs, metric="accuracy")
@@ -117,14 +117,12 @@ def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> No
     json.dumps(as_plain(table), allow_nan=False)
 
 
-@pytest.mark.slow
 def test_what_was_done_is_not_done_again(results: Path) -> None:
     request = request_of(results, "good", 3.0)
     again = evaluate_over_splits(request, Scheme(5, 2), resume=True)
     assert all(part.unchanged == ("KNN", "Proto") and not part.rows for part in again)
 
 
-@pytest.mark.slow
 def test_other_folds_are_refused(results: Path) -> None:
     request = replace(request_of(results, "other", 2.0), seed=3)
     evaluate_over_splits(request, Scheme(5, 2))
@@ -142,7 +140,6 @@ def test_a_split_that_is_missing_is_left_out_for_all_and_said(results: Path) -> 
     assert any("1.0 times the size of training sets" in note for note in table.notes)
 
 
-@pytest.mark.slow
 def test_leaving_out_one_group_pools_its_predictions_into_one_test_set(tmp_path: Path) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         evaluate_over_splits(replace(request_of(tmp_path, encoder, skill), tasks=("Proto",)), Scheme(1, 0))
@@ -161,7 +158,6 @@ def test_groups_that_are_known_for_a_part_only_are_refused(tmp_path: Path) -> No
         evaluate_over_splits(replace(request, test=replace(request.test, groups=None)), Scheme(5, 2))
 
 
-@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         for part, n in (("train", 72), ("test", 36)):
@@ -203,7 +199,6 @@ def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> N
         hb.compare(results, splits=True, task="KNN", test="bootstrap")
 
 
-@pytest.mark.slow
 def test_python_compares_leave_one_group_out_like_one_test_set(tmp_path: Path) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         evaluate_over_splits(request_of(tmp_path, encoder, skill), Scheme(1, 0))

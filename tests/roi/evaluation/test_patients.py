@@ -74,6 +74,7 @@ def stored(folder: Path, setting: str) -> StoredRun:
     return next(run for run in load_runs(folder) if (run.task, run.setting) == ("Patient", setting))
 
 
+@pytest.mark.slow
 def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> None:
     test = tiles(20, "test")
     done = run(tmp_path, tiles(30, "train"), test, tasks=("Linear-Probe", "Patient"))
@@ -95,6 +96,7 @@ def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> N
     assert stored(tmp_path, "votes").metrics["accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.slow
 def test_pooled_features_are_fitted_as_scikit_learn_fits_them(tmp_path: Path) -> None:
     train, test = tiles(30, "train"), tiles(20, "test")
     run(tmp_path, train, test, use_sklearn=True)
@@ -128,6 +130,7 @@ def test_every_preset_has_the_three_methods(
     assert stored(tmp_path, "mean").num_samples == 20
 
 
+@pytest.mark.slow
 def test_attention_and_the_top_tiles_of_each_patient_are_stored(tmp_path: Path) -> None:
     test = tiles(20, "test")
     run(tmp_path, tiles(30, "train"), test)
@@ -156,6 +159,7 @@ def test_no_more_than_ten_top_tiles_are_named() -> None:
     assert [row[1] for row in rows] == [*range(1, 11)] * 2
 
 
+@pytest.mark.slow
 def test_a_column_gives_patients_a_label_of_their_own(tmp_path: Path) -> None:
     def relabelled(part: FeatureSet) -> FeatureSet:
         """Tiles have the tissue as label; the patient is responder or not."""
@@ -203,6 +207,7 @@ def test_a_label_of_the_test_patients_that_training_lacks_is_named(tmp_path: Pat
     assert "every class of the test set needs training images" in run(tmp_path, train, test).failed["Patient"]
 
 
+@pytest.mark.slow
 def test_a_validation_set_stops_the_training_of_attention(tmp_path: Path) -> None:
     done = run(tmp_path, tiles(30, "train"), tiles(20, "test"), val=tiles(10, "val"))
     assert not done.failed
@@ -211,6 +216,7 @@ def test_a_validation_set_stops_the_training_of_attention(tmp_path: Path) -> Non
     assert [each["bags"] for each in info["runs"]] == [30] * 5
 
 
+@pytest.mark.slow
 def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
     train, test, val = tiles(30, "train"), tiles(20, "test"), tiles(10, "val")
     parts = [(part.embeddings.numpy(), part.labels.numpy(), part.groups) for part in (train, test, val)]
@@ -224,6 +230,7 @@ def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
         hb.evaluate(x, queries, y, truth, groups=others, train_groups=["a"], tasks="Patient")
 
 
+@pytest.mark.slow
 def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) -> None:
     for encoder, noise in (("good", 0.5), ("poor", 3.0)):
         parts = (tiles(60, split, encoder=encoder, noise=noise) for split in ("train", "test"))
@@ -242,6 +249,7 @@ def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) ->
         assert pair.interval.low is not None
 
 
+@pytest.mark.slow
 def test_patients_are_evaluated_over_splits(tmp_path: Path) -> None:
     request = EvaluationRequest(("Patient",), tiles(20, "train"), tiles(20, "test"), tmp_path, device="cpu")
     scheme = scheme_of("1x2", None, None)

@@ -82,6 +82,7 @@ def test_survival_has_one_prediction_per_patient() -> None:
     assert len(frame) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["uni", "sklearn"])
 def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> None:
     x, number, _, patient = arrays()
@@ -106,6 +107,7 @@ def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> 
     assert low == pytest.approx(roc_auc_score(labels["low"][60:], alone["1"]))
 
 
+@pytest.mark.slow
 def test_levels_are_predicted_for_tiles_and_patients() -> None:
     x, number, _, patient = arrays()
     y = np.digitize(number, [-0.5, 0.5]) + 1
@@ -172,6 +174,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tiles.csv"
 
 
+@pytest.mark.slow
 def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     encoders = [
         "--models",
@@ -249,6 +252,7 @@ def test_bad_tables_are_one_line_and_exit_code_2(
         assert said in printed.err + printed.out
 
 
+@pytest.mark.slow
 def test_classes_and_a_target_may_share_a_results_folder(tmp_path: Path) -> None:
     x, number, _, _ = arrays()
     y = (number > 0).astype(int)

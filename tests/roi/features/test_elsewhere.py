@@ -102,6 +102,7 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     assert sets.train.features.metadata["encoder"] == "titan@elsewhere"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -197,6 +198,7 @@ def test_npz_pt_and_parquet_are_matched_by_image_name(tmp_path: Path) -> None:
         hb.features(tmp_path / "twice.npz", labels)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_line_and_the_way_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +296,7 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
 def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)

@@ -127,6 +127,7 @@ def test_copies_that_were_forgotten_are_removed_in_time(
     assert files(tmp_path / "node") == []
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_the_same_time_make_one_copy(
     images: dict[bytes, ImageRef], tmp_path: Path
 ) -> None:

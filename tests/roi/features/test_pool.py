@@ -94,6 +94,7 @@ def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kin
     assert seen == [0, 7, 14, 21, 28, 35]
 
 
+@pytest.mark.slow
 def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
     images: list[ImageRef], tmp_path: Path
 ) -> None:

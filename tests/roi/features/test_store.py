@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.features.feature_file import FeatureSet, check_pair, load, save
 
@@ -199,7 +200,11 @@ def test_a_plain_pickle_is_not_executed_either(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(cut=st.floats(0, 0.97), flip=st.booleans())
 def test_a_cut_file_is_one_clear_error(tmp_path: Path, cut: float, flip: bool) -> None:
     whole = save(make(40, 8), tmp_path / "whole.pt").read_bytes()
@@ -208,7 +213,11 @@ def test_a_cut_file_is_one_clear_error(tmp_path: Path, cut: float, flip: bool) -
         load(tmp_path / "f.pt")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.binary(max_size=400))
 def test_garbage_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f.pt").write_bytes(data)

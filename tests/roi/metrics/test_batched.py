@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.roi.metrics.batched import evaluate_episodes, evaluate_resamples
 from histobench.roi.metrics.classification import evaluate
 
@@ -24,7 +25,7 @@ def agree(batched: dict[str, np.ndarray], k: int, single: dict[str, float | None
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 5), st.integers(3, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
 def test_resamples_equal_a_loop_over_repeated_rows(c: int, n: int, seed: int, votes: int | None) -> None:
     rng = np.random.default_rng(seed)
@@ -75,7 +76,7 @@ def test_images_that_were_not_scored_count_in_no_resample() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
 def test_episodes_equal_a_loop(c: int, n: int, seed: int, votes: int | None) -> None:
     rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.classification import evaluate
@@ -26,6 +27,7 @@ def names(c: int) -> list[str]:
     return [f"class{k}" for k in range(c)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("votes", [None, 20, 3])
 @pytest.mark.parametrize("c", [2, 3, 9])
 def test_every_metric_equals_scikit_learn(reference, c: int, votes: int | None) -> None:
@@ -38,7 +40,7 @@ def test_every_metric_equals_scikit_learn(reference, c: int, votes: int | None) 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(2, 6), st.integers(8, 60), st.integers(0, 10**6), st.sampled_from([None, 1, 5]))
 def test_every_metric_equals_scikit_learn_on_any_data(
     reference, c: int, n: int, seed: int, votes: int | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.source import load_dataset
 from histobench.roi.options import DatasetEntry, Plan
@@ -15,6 +17,7 @@ def plan(folder: Path, source: Path, **more: str) -> Plan:
     return Plan((DatasetEntry("tiles", source, **more),), ("tiny-vl",), results=folder, seed=7)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_dataset_is_read_again_with_the_same_splits(tmp_path: Path) -> None:
     table = write_demo_dataset(tmp_path / "data", train_per_class=4, test_per_class=2, size=32)
     tiles = table.parent / "tiles"

@@ -118,6 +118,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_is_noticed(plan: Plan, tmp_path: Path, what: str) -> None:
     assert not is_repeated(plan)
@@ -127,6 +128,7 @@ def test_a_change_is_noticed(plan: Plan, tmp_path: Path, what: str) -> None:
     assert is_repeated(plan)
 
 
+@pytest.mark.slow
 def test_another_plan_code_or_machine_is_noticed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_repeated(plan)
     assert not is_repeated(replace(plan, options=replace(plan.options, n_neighbors=4)))
@@ -139,7 +141,7 @@ def test_another_plan_code_or_machine_is_noticed(plan: Plan, monkeypatch: pytest
         other.setattr("socket.gethostname", lambda: "elsewhere")
         assert not is_repeated(plan)
     with monkeypatch.context() as other:
-        other.setattr("histobench.roi.features.fingerprint.version", lambda package: "0")
+        other.setattr("histobench.roi.features.fingerprint.installed_version", lambda package: "0")
         assert not is_repeated(plan)
     for options in ({"recheck": 3}, {"no_cache": True}):
         asked = replace(plan, settings=replace(plan.settings, **options))
@@ -147,6 +149,7 @@ def test_another_plan_code_or_machine_is_noticed(plan: Plan, monkeypatch: pytest
         assert not is_repeated(asked)
 
 
+@pytest.mark.slow
 def test_a_file_that_was_just_written_is_not_trusted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_outcome, "SETTLED_NS", 10**12)
     assert not is_repeated(plan)

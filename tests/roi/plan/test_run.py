@@ -69,6 +69,7 @@ def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
     assert "repeats x folds such as 5x2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dataset_without_test_images_is_refused_before_the_work(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

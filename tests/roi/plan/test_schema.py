@@ -161,6 +161,7 @@ def test_where_jobs_are_queued_does_not_make_it_another_plan(folder: Path) -> No
     assert plan_values(plans[0], "slurm") == plan_values(plans[1], "slurm")
 
 
+@pytest.mark.slow
 def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(json_schema())

@@ -134,6 +134,7 @@ def test_one_class_in_training_is_certain_of_it() -> None:
     np.testing.assert_allclose(found.attention, 1 / 3)
 
 
+@pytest.mark.slow
 def test_a_bag_of_a_hundred_thousand_tiles_goes_through_in_blocks() -> None:
     draw = np.random.default_rng(9)
     tiles = torch.tensor(draw.normal(size=(100_003, 8)), dtype=torch.float32)

@@ -138,6 +138,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     assert_same(alone, together, metrics=0, mean=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copies of this one")
 def test_processes_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()

@@ -237,6 +237,7 @@ def test_one_row_that_is_far_away_costs_no_exactness(times: float, penalty: Pena
         assert solution.objective <= objective(known, far.numpy(), y.numpy(), penalty) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1e-4, 1e4, 1e7])
 def test_features_of_any_size_have_the_same_solution_with_a_penalty_of_that_size(times: float) -> None:
     x, y = wide(apart=0.1)

@@ -30,6 +30,7 @@ def test_ridge_is_that_of_scikit_learn(d: int) -> None:
     np.testing.assert_allclose(found.predicted, model.predict(x[60:].astype(float)).reshape(-1, 1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_penalty_is_the_one_that_ridge_cv_chooses_on_the_same_folds() -> None:
     x, y = _numbers(noise=30.0)
     # Standardized as a whole first, since RidgeCV does not standardize in every fold.
@@ -139,6 +140,7 @@ def levels(n: int = 200, seed: int = 4) -> tuple[Floats, Floats]:
     return x, np.digitize(score, [-1.0, 0.3, 1.5])
 
 
+@pytest.mark.slow
 def test_cumulative_link_is_that_of_statsmodels() -> None:
     from statsmodels.miscmodels.ordinal_model import OrderedModel
 
@@ -164,6 +166,7 @@ def test_the_gradient_of_the_cumulative_link_is_right_under_a_penalty() -> None:
             assert objective(held + step * np.eye(len(held))[place]) > objective(held)
 
 
+@pytest.mark.slow
 def test_cumulative_link_predicts_levels() -> None:
     x, y = levels(400)
     train = ProbeRows(torch.from_numpy(x[:300]), y[:300, None].astype(float))

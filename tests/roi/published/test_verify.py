@@ -185,6 +185,7 @@ def test_pathorob_is_compared_on_its_own_images_alone(
     assert main(["verify", str(tmp_path)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "shares", "exit_code", "verdicts"),
     [

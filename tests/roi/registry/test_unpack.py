@@ -187,6 +187,7 @@ def test_a_member_with_holes_is_not_read_in_place(tmp_path: Path) -> None:
         open_tree([tmp_path / "a.tar"], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rar_is_checked_as_a_tar_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bsdtar looks at the content: other archives stand in for the RAR that no free program writes."""
     if shutil.which("bsdtar") is None:

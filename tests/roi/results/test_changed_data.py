@@ -36,6 +36,7 @@ def caveats(folder: Path) -> dict[str, tuple[str, ...]]:
     return {run.task: run.caveats for run in load_runs(folder)}
 
 
+@pytest.mark.slow
 def test_of_two_tasks_on_different_labels_the_older_one_says_so_wherever_it_is_shown(tmp_path: Path) -> None:
     evaluate(tmp_path, "Proto")
     stored = next(iter(tmp_path.rglob("Proto_complete_results.json")))
@@ -54,6 +55,7 @@ def test_of_two_tasks_on_different_labels_the_older_one_says_so_wherever_it_is_s
     assert {run.task: run.caveats for run in take_inventory(tmp_path).runs} == told
 
 
+@pytest.mark.slow
 def test_changed_training_labels_are_told_too(tmp_path: Path) -> None:
     evaluate(tmp_path, "Proto", train=1 - TRAIN)
     evaluate(tmp_path, "KNN")
@@ -63,6 +65,7 @@ def test_changed_training_labels_are_told_too(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_same_data_in_another_order_are_the_same_and_unknown_data_are_not_judged(tmp_path: Path) -> None:
     evaluate(tmp_path, "Proto")
     evaluate(tmp_path, "KNN")

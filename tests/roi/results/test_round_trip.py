@@ -99,6 +99,7 @@ def test_every_metric_becomes_a_tidy_row(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_one_table_at_the_top_holds_everything_below_with_the_intervals_that_are_of_these_predictions(
     tmp_path: Path,
 ) -> None:

@@ -102,6 +102,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(whole.so, parts.so)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 40])
 def test_neighbours_equal_a_slow_loop_even_among_copies(copies: int) -> None:
     """Many exact copies are more than float32 can order; they are ordered as they come."""

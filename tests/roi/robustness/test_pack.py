@@ -73,6 +73,7 @@ def test_what_cannot_be_measured_says_why() -> None:
         robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
 
 
+@pytest.mark.slow
 def test_images_of_unknown_site_are_left_out_and_told() -> None:
     features = made()
     unknown = replace(features, sites={"scanner": ("", *features.sites["scanner"][1:])})
@@ -199,6 +200,7 @@ def _without_typed_neighbours(encoder: str = "sharp") -> FeatureSet:
     return replace(features, embeddings=features.embeddings * 1e-3 + 10 * torch.eye(6)[cell])
 
 
+@pytest.mark.slow
 def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +259,7 @@ def test_one_group_per_site_gives_no_index() -> None:
     assert "leave only 33% of the images with both kinds" in (reason or "")
 
 
+@pytest.mark.slow
 def test_the_share_of_images_that_count_is_shown(tmp_path: Path) -> None:
     request = EvaluationRequest(("Robustness",), made(), made(split="test"), tmp_path)
     evaluate(request)
@@ -267,6 +270,7 @@ def test_the_share_of_images_that_count_is_shown(tmp_path: Path) -> None:
     assert robustness_overview(table).remarks == (f"Images counted in the index by scanner: {share:.0%}.",)
 
 
+@pytest.mark.slow
 def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +293,7 @@ def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_no
     assert "No index by scanner (twins): only 0 of 200 images have a neighbor among the first 1 " in said
 
 
+@pytest.mark.slow
 def test_many_sites_are_no_matter_of_minutes() -> None:
     """200 sites took 96 s, most of it looking for classes that share two of them."""
     import time

@@ -66,6 +66,7 @@ def ready_by_looking_at_everything(path: Path) -> set[str]:
     return ready
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: int) -> None:

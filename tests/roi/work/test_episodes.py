@@ -144,6 +144,7 @@ def test_what_is_damaged_gone_or_of_other_features_is_played_again(
     assert_same(whole / place, plan.results / place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1.6, 3.0, 1e9])
 def test_settings_are_cut_by_what_they_are_estimated_to_take(
     monkeypatch: pytest.MonkeyPatch, plan: Plan, limit: float

@@ -6,11 +6,11 @@ import functools
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.version import installed_entry_points
 from histobench.mint.configs import datasets
 from histobench.mint.sandbox.withheld import TASKS
 
@@ -63,7 +63,7 @@ def get_plugin_tool(name: str) -> type[Tool]:
 
 def _loaded(group: str) -> list[tuple[str, Any]]:
     loaded = []
-    for entry in entry_points(group=group):
+    for entry in installed_entry_points(group):
         try:
             loaded.append((entry.name, entry.load()))
         except Exception as error:  # someone else's package: say whose, and go no further

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 import histobench
+from histobench.core.version import installed_entry_points
 from histobench.mint.sandbox.interpreter import is_beneath, needed_folders
 
 _DATA = "data"
@@ -63,7 +63,7 @@ def readable_rest(folder: str, withheld: Iterable[str]) -> tuple[list[str], list
 
 
 def _plugin_places() -> Iterator[Path]:
-    for entry in entry_points(group=TASKS):
+    for entry in installed_entry_points(TASKS):
         try:
             spec = find_spec(entry.module.partition(".")[0])
         except (ImportError, ValueError):  # whoever uses the plug-in is told; here it only has no place

@@ -443,16 +443,11 @@ def imported_files(folder: Path, start: Iterable[Path]) -> tuple[list[Path], dic
 
     Names are looked for in `folder`, then among the modules that are loaded.
     """
-    modules = {
-        Path(file).resolve() if _kind(file) == "own" else _resolved(file): module
-        for module in list(sys.modules.values())
-        if isinstance(file := getattr(module, "__file__", None), str)
-    }
     found = set(start)
     waiting, packages = list(found), dict[str, str]()
     while waiting:
         file = waiting.pop()
-        for name in _imports(file, folder, modules.get(file)):
+        for name in _imports(file, folder):
             beside = sibling(folder, name)
             module = beside or _loaded(name)
             if module is not None and module not in found:
@@ -503,12 +498,23 @@ def _distributions() -> Any:
     return packages_distributions()
 
 
-def _imports(file: Path, folder: Path, module: ModuleType | None) -> Iterator[str]:
+def _module_of(file: Path) -> ModuleType | None:
+    """The loaded module of a file."""
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if not isinstance(name, str):
+            continue
+        if (Path(name).resolve() if _kind(name) == "own" else _resolved(name)) == file:
+            return module
+    return None
+
+
+def _imports(file: Path, folder: Path) -> Iterator[str]:
     """Every module name that a file may import, as seen from `folder`; the packages around it included."""
     here: tuple[str, ...] = ()
     if file.is_relative_to(folder):
         here = file.parent.relative_to(folder).parts
-    elif module is not None:
+    elif (module := _module_of(file)) is not None:
         here = tuple((module.__package__ or "").split("."))
     for node in ast.walk(_tree(file)):
         names: list[tuple[str, ...]] = []

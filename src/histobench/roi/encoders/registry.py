@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.version import installed_entry_points
 from histobench.roi.encoders.own_name import (
     elsewhere_path,
     is_computed,
@@ -197,9 +198,7 @@ def build_network(spec: EncoderSpec, *, device: str = "meta", depth: int | None 
 
 
 def _plug_ins() -> dict[str, Callable[..., Any]]:
-    from importlib.metadata import entry_points
-
     def loader(point: Any) -> Callable[..., Any]:
         return lambda **kwargs: point.load()(**kwargs)
 
-    return {point.name: loader(point) for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: loader(point) for point in installed_entry_points(ENTRY_POINTS)}

@@ -10,10 +10,9 @@ import platform
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.version import __version__
+from histobench.core.version import __version__, installed_version
 from histobench.roi.encoders.own_name import names_a_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
 
@@ -26,12 +25,8 @@ PACKAGES = ("torch", "timm", "numpy", "pillow")
 def versions(*more: str) -> dict[str, str]:
     """The versions that may matter to the numbers."""
     found = {"histobench": __version__, "python": platform.python_version()}
-    for package in (*PACKAGES, *more):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = ((package, installed_version(package)) for package in (*PACKAGES, *more))
+    return found | {package: number for package, number in installed if number is not None}
 
 
 def fingerprint(value: Any) -> str:

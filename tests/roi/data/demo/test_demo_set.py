@@ -36,6 +36,7 @@ def test_the_folder_holds_tiles_split_class_map_and_prompts(tmp_path: Path) -> N
     assert "SYNTHETIC" in (tmp_path / "README.txt").read_text()
 
 
+@pytest.mark.slow
 def test_training_and_test_patients_are_different_people(tmp_path: Path) -> None:
     rows = _rows(write_demo_dataset(tmp_path, train_per_class=11, test_per_class=6, size=32))
     groups = {split: {r["group"] for r in rows if r["split"] == split} for split in ("train", "test")}
@@ -52,6 +53,7 @@ def test_a_tile_on_disk_is_the_rendered_tile_up_to_jpeg(tmp_path: Path) -> None:
     assert np.abs(found - expected).mean() < 6
 
 
+@pytest.mark.slow
 def test_more_tiles_do_not_change_the_first_ones_and_fewer_leave_no_strangers(tmp_path: Path) -> None:
     write_demo_dataset(tmp_path / "small", train_per_class=2, test_per_class=1, size=48, workers=1)
     write_demo_dataset(tmp_path / "large", train_per_class=4, test_per_class=3, size=48, workers=3)

@@ -44,8 +44,13 @@ def save(tmp_path: Path) -> Iterator[Save]:
     path.unlink(missing_ok=True)  # hundreds of megabytes that pytest would keep
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conch_v15",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS if name != "conch_v15"),
+    ],
+)
 def test_published_layout_gives_the_features_of_the_network(
     name: str, manifest: Callable[[str], Any], save: Save
 ) -> None:
