@@ -85,7 +85,6 @@ def _metric(
 
 
 def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
-    """The winner of a column by its row."""
     if winner is None:
         return None
     row = next(k for k, numbers in enumerate(runs) if numbers[column] == winner["run"])

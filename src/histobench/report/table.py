@@ -47,7 +47,6 @@ class ImageSet:
 
     @classmethod
     def of(cls, dataset: str, predictions: Predictions) -> ImageSet:
-        """The images of a run."""
         return cls(
             dataset, predictions.img_names, predictions.labels, predictions.groups, predictions.classes
         )
