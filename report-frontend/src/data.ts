@@ -32,9 +32,13 @@ export interface DatasetFacts {
 
 export interface Metric {
   name: string;
+  /** On leaderboards, and on the page of a run. */
   label: string;
+  short: string;
   lower: boolean;
   tested: boolean;
+  /** Whether leaderboards offer it. */
+  offered: boolean;
 }
 
 export interface BoardFacts {
@@ -244,10 +248,14 @@ export function unitOf(board: Pick<BoardFacts, "task" | "setting">): string {
   return board.task === "Patient" || board.setting === "patients" ? "patient" : "test image";
 }
 
+/** What is known about a metric of a run. */
+export function metricOf(site: Site, name: string): Metric {
+  return site.metrics.find((metric) => metric.name === name) ?? { name, label: name, short: name, lower: false, tested: false, offered: false };
+}
+
 /** The metrics that a board has, the main one first. */
 export function metricsOf(site: Site, board: number): Metric[] {
-  const offered = site.boards[board].metrics.flatMap((name) => site.metrics.find((metric) => metric.name === name) ?? []);
-  return offered.length ? offered : site.metrics;
+  return site.boards[board].metrics.map((name) => metricOf(site, name));
 }
 
 /** What a dataset has besides images: classes, or other targets. */

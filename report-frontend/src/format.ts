@@ -42,10 +42,6 @@ function trimmed(value: number): string {
   return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1).replace(/\.0$/, "") : value.toFixed(2).replace(/\.?0+$/, "");
 }
 
-export function metricLabel(name: string): string {
-  return name.replace(/_/g, " ").replace("auroc", "AUROC").replace("auprc", "AUPRC").replace("mcc", "MCC").replace("ece", "ECE").replace("mce", "MCE").replace(" f1", " F1").replace("f1 score", "F1").replace("ovr", "(one vs rest)").replace("ovo", "(one vs one)");
-}
-
 export function fileName(...parts: string[]): string {
   return parts.filter(Boolean).join("_").replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 120);
 }

@@ -29,7 +29,7 @@ from histobench.core.files import (
     read_plain_text,
 )
 from histobench.core.plain_data import parse_json
-from histobench.mint.messages.images import load_image
+from histobench.mint.messages.parts import load_image
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.results.recording import read_recordings
 from histobench.mint.runs.cell_store import LineJournal

@@ -1,6 +1,6 @@
 // The shortlist that `histobench choose` stored, with a paragraph to paste.
 import type { Site } from "../data";
-import { compact, decimals, metricLabel, MISSING } from "../format";
+import { compact, decimals, MISSING } from "../format";
 import { CopyBox, Loading, Notice, TableDownloads, useData } from "../parts";
 import { href } from "../route";
 
@@ -17,7 +17,7 @@ interface Candidate {
 interface Choice {
   conditions: string;
   task: string;
-  metric: string;
+  metricLabel: string;
   datasets: string[];
   candidates: Candidate[];
   excluded: Candidate[];
@@ -29,7 +29,7 @@ export function ChoosePage({ site }: { site: Site }) {
   const { value: choice, error } = useData<Choice>(site.choice ? "choice" : null);
   if (!site.choice) return <Notice kind="problem">This report has no shortlist; run <code>histobench choose</code> first. <a href={href("")}>Go to the start</a></Notice>;
   if (!choice) return <Loading error={error} />;
-  const metric = metricLabel(choice.metric);
+  const metric = choice.metricLabel;
   return (
     <>
       <div class="title">

@@ -1,8 +1,8 @@
 // One encoder, one dataset, one task: every view is computed from the stored predictions.
 import { useMemo, useState } from "preact/hooks";
-import { boardName, decodeProbabilities, runName, unitOf, unpack, type Images, type Packed, type RunData, type Site } from "../data";
+import { boardName, decodeProbabilities, metricOf, runName, unitOf, unpack, type Images, type Packed, type RunData, type Site } from "../data";
 import { calibration, confusion, precisionRecall, roc, topProbability, type Predictions } from "../curves";
-import { count, day, decimals, interval, metricLabel, percent } from "../format";
+import { count, day, decimals, interval, percent } from "../format";
 import { Chart } from "../chart";
 import { useGrid } from "../grid";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
@@ -13,9 +13,6 @@ import { findRun, href, runHref, type Route } from "../route";
 import { commandOf } from "./methods";
 import { TargetRun } from "./target-run";
 import { EmbeddingMap } from "../embedding";
-
-const LOWER = ["log_loss", "brier", "ece", "mce", "mae"];
-const SHOWN_FIRST = ["balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa", "log_loss", "brier", "ece"];
 
 export interface View {
   run: number;
@@ -124,7 +121,7 @@ function Run({ site, view }: { site: Site; view: View }) {
       )}
       <div class="columns">
         <Metrics site={site} name={`${name}_${dataset.name}`} data={data} units={images.groupNames ? { number: images.groupNames.length, noun: "group" } : { number: predictions.n, noun: "image" }} />
-        <PerClass name={`${name}_${dataset.name}`} data={data} />
+        <PerClass site={site} name={`${name}_${dataset.name}`} data={data} />
       </div>
       <div class={predictions.c <= 12 ? "columns" : "stacked"}>
         <Confusion classes={data.classes} predictions={predictions} noun="image" name={`${name}_${dataset.name}`} cell={cell} onChoose={setCell} />
@@ -271,16 +268,19 @@ const mostUnseen = (n: number) => 1 - 0.025 ** (1 / n);
 export function Metrics({ site, name, data, units }: { site: Site; name: string; data: RunData; units: Units }) {
   const [all, setAll] = useState(false);
   const names = Object.keys(data.metrics);
-  const label = (metric: string) => (data.target && site.metrics.find((m) => m.name === metric)?.label) || metricLabel(metric);
-  const shown = data.target ? names : all ? [...SHOWN_FIRST.filter((m) => names.includes(m)), ...names.filter((m) => !SHOWN_FIRST.includes(m))] : SHOWN_FIRST.filter((m) => names.includes(m));
-  const rows = shown.map((metric) => ({ metric, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null }));
+  const first = site.metrics.filter((m) => m.offered && names.includes(m.name)).map((m) => m.name);
+  const shown = data.target ? names : all ? [...first, ...names.filter((name) => !first.includes(name))] : first;
+  const rows = shown.map((metric) => {
+    const facts = metricOf(site, metric);
+    return { metric, label: data.target ? facts.label : facts.short, lower: facts.lower, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null };
+  });
   // Intervals over episodes speak of other units.
   const flat = !data.averaged && rows.some((row) => row.low !== null && row.low === row.high);
   return (
     <section class="card">
       <header class="figure-head">
         <h2>Metrics</h2>
-        <TableDownloads table={() => ({ name: `metrics_${name}`, caption: "Metrics with 95% intervals.", header: ["metric", "value", "low", "high"], rows: rows.map((r) => [label(r.metric), r.value, r.low, r.high]) })} />
+        <TableDownloads table={() => ({ name: `metrics_${name}`, caption: "Metrics with 95% intervals.", header: ["metric", "value", "low", "high"], rows: rows.map((r) => [r.label, r.value, r.low, r.high]) })} />
       </header>
       <table class="plain metrics">
         <thead>
@@ -292,11 +292,11 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
           </tr>
         </thead>
         <tbody>
-          {rows.map(({ metric, value, low, high }) => (
+          {rows.map(({ metric, label, lower, value, low, high }) => (
             <tr key={metric}>
               <th scope="row">
-                {label(metric)}
-                {LOWER.includes(metric) && <small> lower is better</small>}
+                {label}
+                {lower && <small> lower is better</small>}
               </th>
               <td class="number">
                 <b>{decimals(value)}</b>
@@ -327,7 +327,7 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
   );
 }
 
-function PerClass({ name, data }: { name: string; data: RunData }) {
+function PerClass({ site, name, data }: { site: Site; name: string; data: RunData }) {
   const classes = Object.keys(data.perClass);
   if (!classes.length) return null;
   const columns = ["recall", "precision", "f1_score", "auroc", "support"].filter((key) => classes.some((c) => key in data.perClass[c]));
@@ -335,7 +335,7 @@ function PerClass({ name, data }: { name: string; data: RunData }) {
     <section class="card">
       <header class="figure-head">
         <h2>Classes</h2>
-        <TableDownloads table={() => ({ name: `classes_${name}`, caption: "Metrics of each class.", header: ["class", ...columns.map(metricLabel)], rows: classes.map((c) => [c, ...columns.map((key) => data.perClass[c][key] ?? null)]) })} />
+        <TableDownloads table={() => ({ name: `classes_${name}`, caption: "Metrics of each class.", header: ["class", ...columns.map((key) => metricOf(site, key).short)], rows: classes.map((c) => [c, ...columns.map((key) => data.perClass[c][key] ?? null)]) })} />
       </header>
       <div class="scroll">
         <table class="plain">
@@ -344,7 +344,7 @@ function PerClass({ name, data }: { name: string; data: RunData }) {
               <th scope="col">Class</th>
               {columns.map((key) => (
                 <th scope="col" class="number">
-                  {key === "support" ? "Images" : metricLabel(key)}
+                  {key === "support" ? "Images" : metricOf(site, key).short}
                 </th>
               ))}
             </tr>

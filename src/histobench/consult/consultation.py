@@ -20,8 +20,7 @@ from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.native_calls import PROPOSE
 from histobench.mint.envs.turn_loop import ActionOutcome, Budget
-from histobench.mint.messages.images import load_image
-from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec
+from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec, load_image
 from histobench.mint.runs.episode_run import EpisodeStoppedError
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError
@@ -43,7 +42,6 @@ class Answer:
     problem: str = ""
 
     def as_record(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 
@@ -168,7 +166,6 @@ class EncoderTool(CaseTool):
     """Open once the first answer is given."""
 
     def is_open(self) -> bool:
-        """Whether the encoder is there by now."""
         return self.desk.opened and self.desk.view is not None
 
 
@@ -526,7 +523,6 @@ class ConsultTask(Task):
         return ""
 
     def extract_answer(self, solution: str) -> str | None:
-        """The label of an answer."""
         return read_answer(solution, self.case.options).label
 
     def open_environment(self, tools: Sequence[Tool], **settings: Any) -> ConsultEnv:

@@ -179,7 +179,6 @@ class ReaderVerdict:
 
     @property
     def sentence(self) -> str:
-        """For the table."""
         low, high = self.interval.low, self.interval.high
         bounds = "" if low is None or high is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
         size = f"{self.difference:+.3f}{bounds}"
@@ -283,7 +282,6 @@ class StudyFindings:
         return sorted({agent for agent, _ in self.plays}, key=lambda name: (is_policy(name), name))
 
     def check_agent(self, name: str) -> str:
-        """The name, if it is one in the table."""
         if name not in self.agents:
             raise HistobenchError(f"no runs of {name!r}; {did_you_mean(name, self.agents)}")
         return name

@@ -181,7 +181,6 @@ class OpeningBench:
         self._ready = threading.Event()
 
     def start(self) -> OpeningBench:
-        """Begin."""
         threading.Thread(target=self._open, name="features", daemon=True).start()
         return self
 

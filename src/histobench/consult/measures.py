@@ -335,15 +335,15 @@ def area_under_risk_coverage(plays: Plays, weights: Floats) -> float | None:
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
-def calibration_error(plays: Plays, weights: Floats, *, bins: int = 10) -> float | None:
-    """Weighted expected calibration error of stated confidences in bins of equal width."""
+def calibration_error(plays: Plays, weights: Floats) -> float | None:
+    """Weighted expected calibration error of stated confidences in ten bins of equal width."""
     stated = np.isfinite(plays.confidence) & (plays.final != NO_LABEL)
     if not stated.any():
         return None
     weight = np.broadcast_to(weights[plays.rows], plays.final.shape)[stated]
     confidence, right = plays.confidence[stated], (plays.final == plays.reference)[stated]
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(place, weight * (right - confidence), minlength=bins)
+    place = np.clip(np.ceil(confidence * 10).astype(np.int64) - 1, 0, 9)
+    gaps = np.bincount(place, weight * (right - confidence), minlength=10)
     return float(np.abs(gaps).sum() / weight.sum())
 
 

@@ -272,7 +272,6 @@ class StudyFacts:
     version: int = VERSION
 
     def encoder(self, role: str) -> StudyEncoder | None:
-        """The encoder in a role."""
         return next((encoder for encoder in self.encoders if encoder.role == role), None)
 
 
@@ -318,12 +317,10 @@ class Study:
 
     @cached_property
     def cassette(self) -> Cassette:
-        """The answers."""
         return read_cassette(self.folder / FILE)
 
     @cached_property
     def by_id(self) -> dict[str, Case]:
-        """Case by its id."""
         return {case.id: case for case in self.cases}
 
     @cached_property

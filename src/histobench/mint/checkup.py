@@ -13,9 +13,9 @@ from histobench.mint.sandbox import STRENGTH, active_backend, installed_engines,
 Line = tuple[str, ...]  # verdict, subject, message, fix, and details if there are any
 
 
-def check_mint(data_dir: str | Path = datasets.DATASET_DIR) -> list[Line]:
+def check_mint() -> list[Line]:
     """The sandbox, the packages its sessions offer, the small model, the data and the household engine."""
-    return [_sandbox(), _packages(), _local_model(), _data(Path(data_dir)), _alfworld()]
+    return [_sandbox(), _packages(), _local_model(), _data(Path(datasets.DATASET_DIR)), _alfworld()]
 
 
 def _sandbox() -> Line:

@@ -11,13 +11,13 @@ import numpy as np
 
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import rounded
-from histobench.report.table import DEFAULT_METRIC, LABELS, TableResult
+from histobench.report.table import DEFAULT_METRIC, TableResult
 from histobench.roi.comparison.dataset_ranking import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import SplitEntry, SplitTable, compare_splits
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
-from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import described
 from histobench.roi.results.reader import split_runs
 
 _STANDINGS = {"untested": 0, "best": 1, "tie": 2, "behind": 3}
@@ -80,12 +80,11 @@ def _metric(
         "mayBeBest": [[int(cell is not None and cell.may_be_best) for cell in row] for row in cells],
         "winners": [_winner(result.winners.get(metric), c, runs) for c, result in enumerate(results)],
         "tests": [list(result.tests.get(metric, ("", ""))) for result in results],
-        "ranking": ranking(rows, values, lower_is_better=metric in LOWER_IS_BETTER),
+        "ranking": ranking(rows, values, lower_is_better=described(metric).lower_is_better),
     }
 
 
 def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
-    """The winner of a column by its row."""
     if winner is None:
         return None
     row = next(k for k, numbers in enumerate(runs) if numbers[column] == winner["run"])
@@ -141,7 +140,7 @@ def _payload(table: SplitTable, preset: str) -> dict[str, Any]:
         "task": table.task,
         "setting": table.setting,
         "preset": preset,
-        "metric": LABELS[table.metric],
+        "metric": described(table.metric).title,
         "scheme": table.scheme,
         "splits": table.n_splits,
         "pairs": len(table.pairs),

@@ -26,6 +26,7 @@ from histobench.roi.comparison.similarity_table import (
     clustered,
     read_similarities,
 )
+from histobench.roi.metrics.catalogue import described
 from histobench.roi.results.layout import TaskFiles
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ def write_encoder_pages(site: Path, results_dir: Path) -> dict[str, bool]:
     if alike:
         write_payload(site, "similarity", alike)
     if choice:
-        write_payload(site, "choice", choice)
+        metric = str(choice.get("metric"))
+        write_payload(site, "choice", choice | {"metricLabel": described(metric).label})
     return {"similarity": bool(alike), "choice": bool(choice)}
 
 

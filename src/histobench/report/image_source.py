@@ -30,7 +30,6 @@ class ImageSource:
 
     @property
     def shown(self) -> str:
-        """The name of the source."""
         return self.place.name
 
     def without_folders(self, text: str) -> str:

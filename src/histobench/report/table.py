@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from histobench.roi.comparison.table_statistics import (
     table_of_target,
     table_statistics,
 )
-from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import described
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS
@@ -47,7 +47,6 @@ class ImageSet:
 
     @classmethod
     def of(cls, dataset: str, predictions: Predictions) -> ImageSet:
-        """The images of a run."""
         return cls(
             dataset, predictions.img_names, predictions.labels, predictions.groups, predictions.classes
         )
@@ -84,43 +83,36 @@ class ImageSet:
         }
 
 
-# The metrics that the leaderboard offers, and how they are called on the pages.
-
-#: Shown first wherever a metric can be chosen.
-DEFAULT_METRIC = "balanced_accuracy"
-_OF_CLASSES = {
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "f1_score": "macro F1",
-    "auroc": "macro AUROC",
-    "macro_auprc": "macro AUPRC",
-    "mcc": "Matthews correlation",
-    "quadratic_kappa": "quadratic kappa",
-    "log_loss": "log loss",
-    "brier": "Brier score",
-    "ece": "calibration error (ECE)",
-}
-LABELS = {
-    **_OF_CLASSES,
-    **{metric: label for kind in TARGETS.values() for metric, label in kind.labels.items()},
-}
+#: The metrics of classes that leaderboards offer, the default first.
+_OF_CLASSES = (
+    *("balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa"),
+    *("log_loss", "brier", "ece"),
+)
+DEFAULT_METRIC = _OF_CLASSES[0]
 _TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.metrics)}
 
 
-def metric_facts(runs: Iterable[StoredRun]) -> list[dict[str, Any]]:
-    """Name, label and direction of every metric of the leaderboard that is of a target of these runs."""
+def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
+    """What the pages say about every metric of these runs; those that leaderboards offer come first."""
     kinds = {run.target for run in runs} or {CLASS}
-    offered = {metric for kind in kinds for metric in metrics_of(kind)}
+    offered = dict.fromkeys(name for kind in (CLASS, *TARGETS) if kind in kinds for name in metrics_of(kind))
     return [
-        {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in _TESTED}
-        for name, label in LABELS.items()
-        if name in offered
+        {
+            "name": name,
+            "label": metric.title,
+            "short": metric.label,
+            "lower": metric.lower_is_better,
+            "tested": name in _TESTED,
+            "offered": name in offered,
+        }
+        for name in dict.fromkeys([*offered, *(name for run in runs for name in run.metrics)])
+        for metric in [described(name)]
     ]
 
 
 def metrics_of(target: str) -> tuple[str, ...]:
     """The metrics of a kind of target, those that tables show."""
-    return tuple(_OF_CLASSES) if target == CLASS else TARGETS[target].metrics
+    return _OF_CLASSES if target == CLASS else TARGETS[target].metrics
 
 
 @dataclass(frozen=True)
@@ -265,7 +257,7 @@ def _combinations(metric: str, found: MetricStatistics, values: Mapping[str, flo
         turned = shown.get((part, name))
         return shown.get((name, part)) if turned is None else (-turned[0], turned[1])
 
-    return [words for _, words in beaten_parts(values, difference, lower=metric in LOWER_IS_BETTER)]
+    return [words for _, words in beaten_parts(values, difference, lower=described(metric).lower_is_better)]
 
 
 def _readable(job: TableJob, result: TableResult) -> dict[int, tuple[str, StoredRun]]:

@@ -31,12 +31,7 @@ class TargetKind:
     task: str
     words: str
     columns: tuple[str, ...]  # those of the table, unless others are named
-    labels: dict[str, str]  # metric -> what tables call it
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return tuple(self.labels)
+    metrics: tuple[str, ...]
 
 
 TARGETS = {
@@ -47,38 +42,28 @@ TARGETS = {
             "Regression",
             "ridge regression of a number",
             ("label",),
-            {
-                "r2": "R2",
-                "pearson": "Pearson correlation",
-                "spearman": "Spearman correlation",
-                "mae": "mean absolute error",
-            },
+            ("r2", "pearson", "spearman", "mae"),
         ),
         TargetKind(
             SURVIVAL,
             "Survival",
             "Cox regression of survival times",
             ("time", "event"),
-            {"harrell_c": "Harrell's C", "uno_c": "Uno's C"},
+            ("harrell_c", "uno_c"),
         ),
         TargetKind(
             MULTILABEL,
             "Multi-label",
             "linear probing of each of several labels",
             (),
-            {
-                "macro_auroc": "macro AUROC of labels",
-                "micro_auroc": "micro AUROC of labels",
-                "macro_ap": "macro average precision",
-                "micro_ap": "micro average precision",
-            },
+            ("macro_auroc", "micro_auroc", "macro_ap", "micro_ap"),
         ),
         TargetKind(
             ORDINAL,
             "Ordinal",
             "cumulative-link regression of ordered levels",
             ("label",),
-            {"quadratic_kappa": "quadratic kappa", "mae": "mean absolute error"},
+            ("quadratic_kappa", "mae"),
         ),
     )
 }

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from histobench.statistics.jackknife import t_quantile
+
 Floats = NDArray[np.float64]
 #: Scores that are ranked at a time.
 _NUMBERS_AT_ONCE = 2**20
@@ -37,7 +39,7 @@ class Auroc:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Normal interval (Student's for clusters), cut at 0 and 1."""
-        half = _quantile(self.freedom, level) * self.variance**0.5
+        half = t_quantile(self.freedom, level) * self.variance**0.5
         return max(0.0, self.value - half), min(1.0, self.value + half)
 
 
@@ -59,7 +61,7 @@ class DeLongTest:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Normal interval of the difference (Student's for clusters)."""
-        half = _quantile(self.freedom, level) * self.variance**0.5
+        half = t_quantile(self.freedom, level) * self.variance**0.5
         return self.difference - half, self.difference + half
 
 
@@ -116,12 +118,6 @@ class _Samples:
 
 def _below(z: float, freedom: float) -> float:
     return float(special.ndtr(z) if math.isinf(freedom) else special.stdtr(freedom, z))
-
-
-def _quantile(freedom: float, level: float) -> float:
-    """How many standard errors an interval reaches to either side."""
-    share = (1 + level) / 2
-    return float(special.ndtri(share) if math.isinf(freedom) else special.stdtrit(freedom, share))
 
 
 def _codes(values: NDArray[Any]) -> NDArray[np.int64]:

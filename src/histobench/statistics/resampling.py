@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from histobench.statistics.intervals import Interval, bca_interval, percentile_interval
+from histobench.statistics.intervals import Interval, percentile_interval
 
 Counts = NDArray[np.int32]  # [b, n]
 Floats = NDArray[np.float64]
@@ -254,31 +254,6 @@ class PairedDifference:
     difference: float
     interval: Interval
     p_value: float
-
-
-def paired_bootstrap(
-    first: Metric,
-    second: Metric,
-    design: SamplingDesign,
-    *,
-    n_resamples: int = 10_000,
-    seed: int = 0,
-    level: float = 0.95,
-    method: str = "percentile",
-) -> PairedDifference:
-    """Difference of a metric between two models, both evaluated on the same resamples."""
-
-    def difference(counts: NDArray[np.int32]) -> Floats:
-        return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
-
-    observed = float(difference(np.ones((1, design.n_samples), dtype=np.int32))[0])
-    resampled = replicates(difference, design, n_resamples=n_resamples, seed=seed)
-    if method == "percentile":
-        return paired_difference(observed, resampled, design, level=level)
-    interval = bca_interval(
-        resampled, observed, jackknife(difference, design), strata=jackknife_strata(design), level=level
-    )
-    return PairedDifference(observed, interval, bootstrap_p_value(resampled, design))
 
 
 def paired_difference(

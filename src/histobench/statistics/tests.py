@@ -77,11 +77,6 @@ class McNemar:
     p_value: float
     method: str  # "exact", "chi2" (with continuity correction), "mid-p" or "clustered"
 
-    @property
-    def n_discordant(self) -> int:
-        """How many samples exactly one of the two gets right."""
-        return self.only_first + self.only_second
-
 
 def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str = "auto") -> McNemar:
     """The test on per-sample correctness.

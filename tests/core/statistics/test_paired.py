@@ -6,14 +6,20 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
-from histobench.statistics.intervals import percentile_interval
+from histobench.statistics.intervals import Floats, bca_interval, percentile_interval
 from histobench.statistics.resampling import (
+    Metric,
+    PairedDifference,
+    SamplingDesign,
     bootstrap_p_value,
     draw_counts,
-    paired_bootstrap,
+    jackknife,
+    jackknife_strata,
     paired_difference,
+    replicates,
     sampling_design,
     smallest_p_value,
 )
@@ -22,6 +28,31 @@ from histobench.statistics.tests import holm
 
 def mean_of(values: np.ndarray):
     return lambda counts: counts @ values / counts.sum(axis=1)
+
+
+def paired_bootstrap(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    n_resamples: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+    method: str = "percentile",
+) -> PairedDifference:
+    """Difference of a metric between two models, both evaluated on the same resamples."""
+
+    def difference(counts: NDArray[np.int32]) -> Floats:
+        return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
+
+    observed = float(difference(np.ones((1, design.n_samples), dtype=np.int32))[0])
+    resampled = replicates(difference, design, n_resamples=n_resamples, seed=seed)
+    if method == "percentile":
+        return paired_difference(observed, resampled, design, level=level)
+    interval = bca_interval(
+        resampled, observed, jackknife(difference, design), strata=jackknife_strata(design), level=level
+    )
+    return PairedDifference(observed, interval, bootstrap_p_value(resampled, design))
 
 
 def test_identical_models_have_no_difference() -> None:

@@ -22,8 +22,16 @@ from histobench.mint.agents.providers.base import Capabilities, ProviderAPI
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.responses import ResponsesAPI
-from histobench.mint.messages.images import load_image
-from histobench.mint.messages.parts import Image, Message, Reasoning, Text, ToolCall, ToolResult, ToolSpec
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    load_image,
+)
 from histobench.mint.messages.record import message_from_record, message_record
 
 APIS: dict[str, type[ProviderAPI]] = {

@@ -160,7 +160,7 @@ def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate:
     write_run("a", predictions=predictions)
     (table,) = compare(write_run("b", predictions=shuffled), metric="accuracy").tables
     assert table.pairs[0].difference == 0
-    assert table.pairs[0].tests.mcnemar.n_discordant == 0
+    assert table.pairs[0].tests.mcnemar.only_first == table.pairs[0].tests.mcnemar.only_second == 0
 
 
 def test_groups_known_to_one_run_serve_all(write_run: Write) -> None:

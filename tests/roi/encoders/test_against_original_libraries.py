@@ -376,7 +376,7 @@ def test_omiclip_is_the_image_tower_of_coca() -> None:
 
 def test_pathoduet_tokens_in_its_own_order_give_the_same_features() -> None:
     """[pretext][cls][patches], then the mean of the patches, then fc_norm, as the authors' code has it."""
-    from histobench.roi.encoders.layouts import pathoduet
+    from histobench.roi.encoders.families.family import pathoduet
 
     published = timm.create_model(
         "vit_base_patch16_224", num_classes=0, reg_tokens=1, global_pool="avg",

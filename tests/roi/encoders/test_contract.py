@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from measure_zoo import counting_device, measure_cost
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.checkpoint import fit_names, strip_shared_prefixes
 from histobench.roi.encoders.construct import SkipRandomInit, construct
-from histobench.roi.encoders.cost import counting_device, measure_cost
 from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import build_network, get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from histobench.roi.encoders.families.family import method_of_origin, pool_tokens, resample_positions
-from histobench.roi.encoders.layouts import dinov2, efficientnet_pytorch
+from histobench.roi.encoders.families.family import (
+    dinov2,
+    efficientnet_pytorch,
+    method_of_origin,
+    pool_tokens,
+    resample_positions,
+)
 
 
 def test_chunked_blocks_keep_their_running_number() -> None:

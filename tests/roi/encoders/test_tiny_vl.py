@@ -17,15 +17,16 @@ from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
 from histobench.roi.encoders.tiny_vl import WEIGHTS, build_tiny_vl
-from histobench.roi.encoders.tiny_vl.encoder import TinyVLEncoder, load_tiny_vl
-from histobench.roi.encoders.tiny_vl.network import (
+from histobench.roi.encoders.tiny_vl.encoder import (
     EMBED_DIM,
     MAX_WORDS,
     NATIVE_SIZE,
     SHARED_DIM,
     TABLE,
     TinyVL,
+    TinyVLEncoder,
     encode_texts,
+    load_tiny_vl,
     pieces_of,
 )
 from histobench.roi.encoders.transform import TransformSpec

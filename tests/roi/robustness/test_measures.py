@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness import confounding, indices
@@ -28,7 +31,24 @@ from histobench.roi.robustness.leaving_out import (
     units_of,
 )
 from histobench.roi.robustness.neighbours import find_neighbours
-from histobench.roi.robustness.probes import leave_one_site_out, refitted, site_probe
+from histobench.roi.robustness.probes import FitWithout, Ints, leave_one_site_out, site_probe
+
+
+def refitted(fit_predict: Callable[..., Ints]) -> FitWithout:
+    """A protocol that is trained anew without each unit, unless that leaves one class only."""
+
+    def fit(
+        x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
+    ) -> tuple[Ints, Ints]:
+        full = fit_predict(x, y, new)
+        left = np.tile(full, (count, 1))
+        for unit in np.unique(units[units >= 0]):
+            kept = units != unit
+            if len(np.unique(y[kept])) > 1:
+                left[unit] = fit_predict(x[kept], y[kept], new)
+        return full, left
+
+    return fit
 
 
 def _made(seed: int = 0, *, label_pull: float = 1.0, site_pull: float = 1.0, n: int = 480, d: int = 8):  # type: ignore[no-untyped-def]

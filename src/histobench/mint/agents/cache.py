@@ -65,7 +65,6 @@ class AnswerCache:
             return None  # a damaged answer is asked for again
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
-        """Keep an answer."""
         answer: dict[str, Any] = {
             "text": completion.text,
             "finish": completion.finish,

@@ -439,7 +439,6 @@ class EventLoopThread:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
 
     def close(self) -> None:
-        """End the thread."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None

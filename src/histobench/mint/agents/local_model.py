@@ -51,7 +51,6 @@ class LocalServer:
 
     @property
     def base_url(self) -> str:
-        """Where it listens."""
         return f"{self._server.listening_address}/v1"
 
     def close(self) -> None:

@@ -85,7 +85,6 @@ class ReplayExpert(Player):
             raise HistobenchError(f"{path} is not a recording of an expert's feedback")
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        """The feedback of one episode."""
         return _ReplayedFeedback(self._feedback.get((key.dataset, str(key.task_id)), []))
 
 

@@ -45,7 +45,6 @@ class AgentSpec:
 
     @property
     def servers(self) -> list[AgentSpec]:
-        """A specification for each server."""
         return [AgentSpec(self.kind, self.target, url) for url in (self.base_url, *self.more_urls)]
 
     @property

@@ -109,7 +109,6 @@ class TaskDataset:
         return folder if self.is_games else folder / DATA_FILE
 
     def load(self, data_dir: str | Path) -> list[Task]:
-        """All its tasks."""
         return list(self.task_class.load_tasks(str(self.path(data_dir)))[0])
 
     def tools(self) -> list[Tool]:
@@ -289,7 +288,6 @@ FEEDBACK_TYPES: list[dict[str, str]] = [
 ]
 
 NO_FEEDBACK_PROVIDER: dict[str, Any] = {"agent_class": "None", "model_name": "None"}
-NO_FEEDBACK_TYPE: dict[str, str] = {"pseudo_human_feedback": "None", "feedback_form": "None"}
 
 #: Experts; each is run with every feedback type. The published headline uses this one.
 FEEDBACK_PROVIDER_LIST: list[dict[str, Any]] = [

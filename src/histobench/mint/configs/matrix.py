@@ -66,17 +66,15 @@ def write_configs(
     folder: str | Path,
     *,
     agents: Iterable[Mapping[str, Any]] | None = None,
-    providers: Iterable[Mapping[str, Any]] | None = None,
     datasets: Sequence[TaskDataset] | None = None,
 ) -> list[Path]:
     """Write the matrix of `config_variables` (or of what is given) below `folder`; returns the files."""
     datasets = select_datasets() if datasets is None else datasets
     by_name = {dataset.name: dataset for dataset in datasets}
     agents = config_variables.EVALUATED_MODEL_LIST if agents is None else agents
-    providers = config_variables.FEEDBACK_PROVIDER_LIST if providers is None else providers
     written = []
     for agent in agents:
-        for provider in [None, *providers]:
+        for provider in [None, *config_variables.FEEDBACK_PROVIDER_LIST]:
             for cell in experiment_cells(agent, provider, datasets):
                 path = Path(folder) / f"{cell.path}.json"
                 write_json(path, cell_config(cell, agent, provider, by_name[cell.dataset]))

@@ -95,7 +95,6 @@ class GeneralEnv:
         return None
 
     def outcome(self, action: Action) -> ActionOutcome:
-        """What comes of an action."""
         if action.calls:
             return self._answer(action)
         if action.kind == "execute":

@@ -49,7 +49,6 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All counted actions."""
         return self.propose_solution + self.use_tool + self.invalid_action
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -13,9 +13,9 @@ from histobench.mint.results.stored_episode import find_result_files, read_files
 INSPECT_LOG = ".eval"
 
 
-def read_outcomes(path: str | Path, failures: Collection[str] = FAILURES) -> list[EpisodeOutcome]:
+def read_outcomes(path: str | Path) -> list[EpisodeOutcome]:
     """The episodes that count, as `read_all_outcomes` finds them; those of other outcomes are left out."""
-    return counted(read_all_outcomes(path), failures)
+    return counted(read_all_outcomes(path), FAILURES)
 
 
 def read_all_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:

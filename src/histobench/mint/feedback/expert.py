@@ -188,7 +188,6 @@ class EpisodeExpert:
         return feedback
 
     def as_record(self) -> dict[str, Any]:
-        """For the details of an episode."""
         record = {"given": sum(map(bool, self.given)), "leaks": self.leaks, "failures": self.failures}
         if self.writer is not None and self.writer.turns:
             record["turns"] = list(self.writer.turns)

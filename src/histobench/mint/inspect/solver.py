@@ -48,7 +48,6 @@ class InspectPlayer(Player):
         self._config = config
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        """The agent of one sample."""
         return _InspectAgent(self._model, self._sampling, self._config, self.outputs)
 
 

@@ -27,14 +27,14 @@ IMAGES = "images"
 RECORD = "record"
 
 
-def message_record(message: Message, *, inline: bool = False) -> dict[str, Any]:
+def message_record(message: Message) -> dict[str, Any]:
     """`role` and `content` as published; `parts` where there are any.
 
-    A picture is named by its hash (its file lies beside the results) unless it is to be `inline`.
+    A picture is named by its hash; its file is beside the results.
     """
     record: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.parts:
-        record["parts"] = [part_record(part, inline=inline) for part in message.parts]
+        record["parts"] = [part_record(part) for part in message.parts]
     return record
 
 

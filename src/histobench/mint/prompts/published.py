@@ -29,14 +29,14 @@ class LiteralSource:
             raise HistobenchError(f"cannot read the published prompts from {path}: {error}") from error
         self._names = self._texts(self._tree.body, {})
 
-    def class_texts(self, attribute: str = "name") -> dict[str, dict[str, str]]:
-        """The texts of every class that has `attribute`, by its value."""
+    def class_texts(self) -> dict[str, dict[str, str]]:
+        """The texts of every class that has a `name`, by that."""
         found = {}
         for node in self._tree.body:
             if isinstance(node, ast.ClassDef):
                 texts = self._texts(node.body, self._names)
-                if texts.get(attribute):
-                    found[texts[attribute]] = texts
+                if texts.get("name"):
+                    found[texts["name"]] = texts
         return found
 
     def prefix_in_class(self, name: str) -> str:
@@ -134,7 +134,6 @@ class PublishedWording:
             )
 
     def template(self) -> str:
-        """The published instructions."""
         return self._read(TEMPLATE)
 
     def tools(self, tools: Sequence[Tool]) -> str:

@@ -137,7 +137,6 @@ def _leaks(outcomes: list[EpisodeOutcome]) -> float | None:
 # Success of every model on every family or dataset, with intervals and what the agents did.
 
 ALL = "all"
-GROUPINGS = ("all", "family", "dataset")
 
 
 @dataclass(frozen=True)

@@ -188,20 +188,21 @@ def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
     >>> pass_hat([played("1", True), played("1", True), played("2", True), played("2", False)], 2)
     0.5
     """
-    solved = by_task(outcomes)
-    if not solved or min(map(len, solved.values())) < tries:
-        return None
-    shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
-    return sum(shares) / len(shares)
+    shares = _shares_in_all(outcomes, tries)
+    return None if shares is None else sum(shares) / len(shares)
 
 
 def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interval | None:
     """The interval of `pass_hat` over tasks; `None` where some task has fewer tries."""
+    shares = _shares_in_all(outcomes, tries)
+    return None if shares is None else share_interval(np.array(shares, dtype=np.float64))
+
+
+def _shares_in_all(outcomes: Sequence[EpisodeOutcome], tries: int) -> list[float] | None:
     solved = by_task(outcomes)
     if not solved or min(map(len, solved.values())) < tries:
         return None
-    shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
-    return share_interval(np.array(shares, dtype=np.float64))
+    return [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
 
 
 def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:

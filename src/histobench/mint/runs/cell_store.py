@@ -57,7 +57,6 @@ class LineJournal:
                 raise HistobenchError(f"cannot write {self.path}: {error.strerror}") from error
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """All lines, from the first."""
         for number, line in enumerate(read_plain(self.path).split(b"\n"), start=1):
             if line.strip():
                 yield _record(self.path, number, line)

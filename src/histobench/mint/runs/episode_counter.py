@@ -52,7 +52,6 @@ class EpisodeCounter:
             self._successes += successes
 
     def add(self, *, success: bool, tokens: int) -> None:
-        """A finished episode."""
         with self._lock:
             self._done += 1
             self._successes += success

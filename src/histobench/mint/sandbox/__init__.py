@@ -1,16 +1,18 @@
 """The sandbox: model code runs here and never in the host process."""
 
-from histobench.mint.sandbox.backend import (
+from histobench.mint.sandbox.code_session import CellResult, CodeSession
+from histobench.mint.sandbox.limits import SCIENCE, Limits
+from histobench.mint.sandbox.pool import (
     STRENGTH,
+    SandboxPool,
     active_backend,
     backend_works,
+    check_sandbox,
     installed_engines,
+    open_sandbox,
     shared_pool,
     who_limits,
 )
-from histobench.mint.sandbox.code_session import CellResult, CodeSession
-from histobench.mint.sandbox.limits import SCIENCE, Limits
-from histobench.mint.sandbox.pool import SandboxPool, check_sandbox, open_sandbox
 from histobench.mint.sandbox.unit_tests import Verdict, run_unit_tests
 from histobench.mint.sandbox.zygote_process import SandboxError
 

@@ -135,7 +135,6 @@ class ContainerFleet:
         return ""
 
     def close(self) -> None:
-        """End every container."""
         self._closed = True
         for number in list(self._running):
             self.kill(number)

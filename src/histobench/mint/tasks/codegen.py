@@ -75,7 +75,6 @@ class HumanEvalTask(CodeGenTask):
 
     @property
     def bare_prompt(self) -> str:
-        """The code."""
         return self._prompt
 
 

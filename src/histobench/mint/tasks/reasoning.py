@@ -72,7 +72,6 @@ class TheoremqaTask(Task):
 
     @property
     def bare_prompt(self) -> str:
-        """The question."""
         return self._question
 
     def success(self, solution: str) -> bool:

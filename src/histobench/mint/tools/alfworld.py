@@ -22,32 +22,24 @@ class AlfWorldTool(Tool):
 
 
 class Put(AlfWorldTool):
-    """`put {object} in/on {receptacle}`."""
-
     name = "put"
     signature = "put(object: str, receptacle: str) -> str"
     description = 'Puts an object that you hold in or on a receptacle. Example: put("vase 2", "shelf 4")'
 
     def __call__(self, object: str, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"put {object} in/on {receptacle}")
 
 
 class GoTo(AlfWorldTool):
-    """`go to {receptacle}`."""
-
     name = "goto"
     signature = "goto(receptacle: str) -> str"
     description = 'Walks to a receptacle and tells what is there. Example: goto("armchair 1")'
 
     def __call__(self, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"go to {receptacle}")
 
 
 class TakeFrom(AlfWorldTool):
-    """`take {object} from {receptacle}`."""
-
     name = "take_from"
     signature = "take_from(object: str, receptacle: str) -> str"
     description = (
@@ -55,13 +47,10 @@ class TakeFrom(AlfWorldTool):
     )
 
     def __call__(self, object: str, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"take {object} from {receptacle}")
 
 
 class OpenReceptacle(AlfWorldTool):
-    """`open {receptacle}`."""
-
     name = "open_receptacle"
     signature = "open_receptacle(receptacle: str) -> str"
     description = (
@@ -69,37 +58,28 @@ class OpenReceptacle(AlfWorldTool):
     )
 
     def __call__(self, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"open {receptacle}")
 
 
 class Toggle(AlfWorldTool):
-    """`toggle {object_or_receptacle}`."""
-
     name = "toggle"
     signature = "toggle(object_or_receptacle: str) -> str"
     description = 'Switches an object or a receptacle on or off. Example: toggle("faucet 1")'
 
     def __call__(self, object_or_receptacle: str) -> str:
-        """What happened."""
         return self.act(f"toggle {object_or_receptacle}")
 
 
 class CloseReceptacle(AlfWorldTool):
-    """`close {receptacle}`."""
-
     name = "close_receptacle"
     signature = "close_receptacle(receptacle: str) -> str"
     description = 'Closes a receptacle that you stand at. Example: close_receptacle("safe 1")'
 
     def __call__(self, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"close {receptacle}")
 
 
 class Clean(AlfWorldTool):
-    """`clean {object} with {receptacle}`."""
-
     name = "clean"
     signature = "clean(object: str, receptacle: str) -> str"
     description = (
@@ -107,13 +87,10 @@ class Clean(AlfWorldTool):
     )
 
     def __call__(self, object: str, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"clean {object} with {receptacle}")
 
 
 class Heat(AlfWorldTool):
-    """`heat {object} with {receptacle}`."""
-
     name = "heat"
     signature = "heat(object: str, receptacle: str) -> str"
     description = (
@@ -121,13 +98,10 @@ class Heat(AlfWorldTool):
     )
 
     def __call__(self, object: str, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"heat {object} with {receptacle}")
 
 
 class Cool(AlfWorldTool):
-    """`cool {object} with {receptacle}`."""
-
     name = "cool"
     signature = "cool(object: str, receptacle: str) -> str"
     description = (
@@ -135,31 +109,24 @@ class Cool(AlfWorldTool):
     )
 
     def __call__(self, object: str, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"cool {object} with {receptacle}")
 
 
 class Use(AlfWorldTool):
-    """`use {receptacle}`."""
-
     name = "use"
     signature = "use(receptacle: str) -> str"
     description = 'Uses a thing that you stand at, such as a lamp. Example: use("floorlamp 1")'
 
     def __call__(self, receptacle: str) -> str:
-        """What happened."""
         return self.act(f"use {receptacle}")
 
 
 class LookAround(AlfWorldTool):
-    """`look`."""
-
     name = "look"
     signature = "look() -> str"
     description = "Tells where you are and what is next to you. Example: look()"
 
     def __call__(self) -> str:
-        """What happened."""
         return self.act("look")
 
 

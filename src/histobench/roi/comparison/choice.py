@@ -51,7 +51,6 @@ class Conditions:
             raise HistobenchError(f"license: {self.license!r} is not one of {', '.join(LICENSES)}")
 
     def words(self) -> str:
-        """The conditions as text."""
         said = []
         if self.license == "commercial":
             said.append("a license that allows commercial use")
@@ -320,17 +319,17 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def choice_grid(choice: Choice, *, digits: int = 3) -> Grid:
+def choice_grid(choice: Choice) -> Grid:
     """The candidates as a table of text."""
     count = len(choice.datasets)
     rows = []
     for each in choice.candidates:
         mean = sum(value for value, _, _ in each.values.values()) / max(len(each.values), 1)
         single = next(iter(each.values.values()), None)
-        text = f"{mean:.{digits}f}" if each.values else "-"
+        text = f"{mean:.3f}" if each.values else "-"
         if len(each.values) == 1 and single is not None and single[1] is not None:
-            text += f" [{single[1]:.{digits}f}, {single[2]:.{digits}f}]"
-        robust = "-" if each.robustness is None else f"{each.robustness:.{digits}f}"
+            text += f" [{single[1]:.3f}, {single[2]:.3f}]"
+        robust = "-" if each.robustness is None else f"{each.robustness:.3f}"
         rows.append(
             (
                 each.name,

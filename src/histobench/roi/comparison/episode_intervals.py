@@ -45,13 +45,12 @@ def crossed_metrics(
     episodes: EpisodePredictions,
     design: SamplingDesign,
     *,
-    max_blocks: int = BLOCKS,
     freedom: float | None = None,
 ) -> dict[str, LeaveOneOut]:
     """Of every metric its mean over episodes, with each unit and each episode left out: one column each."""
-    found = left_out_values(episodes, design, known_metrics(episodes), max_blocks)
+    found = left_out_values(episodes, design, known_metrics(episodes))
     return {
-        metric: crossed_columns((metric,), [values], design, max_blocks, freedom=freedom)
+        metric: crossed_columns((metric,), [values], design, freedom=freedom)
         for metric, values in found.items()
     }
 
@@ -60,7 +59,6 @@ def crossed_columns(
     names: tuple[str, ...],
     each: Sequence[Floats],
     design: SamplingDesign,
-    max_blocks: int = BLOCKS,
     *,
     freedom: float | None = None,
 ) -> LeaveOneOut:
@@ -69,7 +67,7 @@ def crossed_columns(
     Runs with the same number of episodes are paired: the same seed draws the same training images for every
     encoder. Otherwise the episodes of each run are left out of its own column alone.
     """
-    _, stratum_of = jackknife_blocks(design, max_blocks)
+    _, stratum_of = jackknife_blocks(design, BLOCKS)
     means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
     blocks = len(stratum_of) - len(np.unique(stratum_of))
     own = min(design.degrees_of_freedom if freedom is None else freedom, blocks)
@@ -101,10 +99,9 @@ def left_out_values(
     episodes: EpisodePredictions,
     design: SamplingDesign,
     metrics: Sequence[str],
-    max_blocks: int = BLOCKS,
 ) -> dict[str, Floats]:
     """Each episode's metrics on all units and with each (block) left out, name -> [E, 1 + u]."""
-    blocks, stratum_of = jackknife_blocks(design, max_blocks)
+    blocks, stratum_of = jackknife_blocks(design, BLOCKS)
     block_of_image = blocks[design.unit_of]
     labels = [metric for metric in metrics if metric in LABEL_METRICS]
     others = [metric for metric in metrics if metric not in LABEL_METRICS]

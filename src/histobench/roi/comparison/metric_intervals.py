@@ -214,7 +214,6 @@ def _checked(interval: Interval, value: float) -> Interval:
 
 
 def _parts(metric: str, units: SamplingUnits) -> tuple[str, int | None]:
-    """The metric and the class that it is of, if any."""
     name, _, text = metric.partition("@")
     label = int(text) if text else None
     if units.n_columns == 2 and label is None:  # all areas are that of class 1

@@ -67,7 +67,6 @@ class Pairs:
         return cls(names, values[first] - values[second], low, high, p, adjusted, own_low, own_high)
 
     def __len__(self) -> int:
-        """How many pairs there are."""
         return len(self.difference)
 
     @property

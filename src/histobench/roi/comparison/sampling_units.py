@@ -171,7 +171,6 @@ class SamplingUnits:
 
     @property
     def word(self) -> str:
-        """What the units are called."""
         return "images" if self.group_of is None else "groups"
 
     @cached_property

@@ -83,7 +83,7 @@ def clustered(
 HEADINGS = {"cka": "CKA", "neighbors": "shared neighbors", "errors": "shared errors (kappa)"}
 
 
-def similarity_grid(found: Sequence[Similarity], *, digits: int = 3) -> list[Grid]:
+def similarity_grid(found: Sequence[Similarity]) -> list[Grid]:
     """One table per dataset: a row for each pair, the most alike first."""
     grids = []
     for dataset in dict.fromkeys(each.dataset for each in found):
@@ -95,7 +95,7 @@ def similarity_grid(found: Sequence[Similarity], *, digits: int = 3) -> list[Gri
             pairs.items(), key=lambda item: -max(-1.0, *(m.value or -1.0 for m in item[1].values()))
         )
         rows = tuple(
-            (" / ".join(names), *(_cell(measures.get(measure), digits) for measure in MEASURES))
+            (" / ".join(names), *(_cell(measures.get(measure)) for measure in MEASURES))
             for names, measures in ranked
         )
         grids.append(
@@ -109,8 +109,8 @@ def similarity_grid(found: Sequence[Similarity], *, digits: int = 3) -> list[Gri
     return grids
 
 
-def _cell(each: Similarity | None, digits: int) -> str:
+def _cell(each: Similarity | None) -> str:
     if each is None or each.value is None:
         return "-"
-    text = f"{each.value:.{digits}f}"
-    return text if each.low is None else f"{text} [{each.low:.{digits}f}, {each.high:.{digits}f}]"
+    text = f"{each.value:.3f}"
+    return text if each.low is None else f"{text} [{each.low:.3f}, {each.high:.3f}]"

@@ -54,7 +54,6 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
         return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
     def read(self) -> bytes:
-        """The bytes of an image file, in one read."""
         with open(self.file, "rb", buffering=0, opener=plain_descriptor) as handle:
             if self.size < 0:
                 size = os.fstat(handle.fileno()).st_size

@@ -53,6 +53,14 @@ def check_site_names(asked: Iterable[str]) -> None:
             raise HistobenchError(f"{name!r} cannot be a site column: the name has another meaning")
 
 
+def found_in_path(path: str, regex: str, *, option: str) -> re.Match[str] | None:
+    """Where the regular expression of an option fits the path or the file's name."""
+    try:
+        return re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
+    except re.error as error:
+        raise HistobenchError(f"`{option}` {regex!r} is not a regular expression: {error}") from None
+
+
 def sites_in_path(path: str, regex: str) -> dict[str, str] | None:
     """The sites that `regex` finds in a path: its named groups, else `site` is its first group or the match.
 
@@ -61,10 +69,7 @@ def sites_in_path(path: str, regex: str) -> dict[str, str] | None:
     >>> sites_in_path("TUM/A_aperio-07.png", r"^(?P<hospital>[A-Z])_(?P<scanner>[a-z]+)")
     {'hospital': 'A', 'scanner': 'aperio'}
     """
-    try:
-        match = re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
-    except re.error as error:
-        raise HistobenchError(f"`site_regex` {regex!r} is not a regular expression: {error}") from None
+    match = found_in_path(path, regex, option="site_regex")
     if not match:
         return None
     named = match.groupdict()
@@ -179,7 +184,6 @@ class TargetColumns:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns as features have them."""
         return tuple(f"{_TARGET}{self.kind}:{name}" for name in self.names)
 
     def row(self, cells: Sequence[str]) -> tuple[float, ...]:

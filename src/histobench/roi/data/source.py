@@ -45,7 +45,6 @@ class DatasetSource(Origin, TargetOptions):
 
     @classmethod
     def of(cls, entry: DatasetEntry, plan: Plan) -> DatasetSource:
-        """How a dataset of a plan is read."""
         return cls(
             str(entry.source),
             classes_file=None if entry.class2id is None else str(entry.class2id),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.sites import found_in_path
 
 #: Other words for the splits, in a `split` column and as folder names.
 SPLIT_WORDS = {
@@ -56,10 +56,7 @@ def group_of(path: str, regex: str) -> str | None:
     >>> group_of("TUM/patient_07-tile_3.png", r"^patient_(\\d+)")
     '07'
     """
-    try:
-        match = re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
-    except re.error as error:
-        raise HistobenchError(f"`group_regex` {regex!r} is not a regular expression: {error}") from None
+    match = found_in_path(path, regex, option="group_regex")
     if not match:
         return None
     if "group" in match.groupdict():

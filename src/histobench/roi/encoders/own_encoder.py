@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _collections_abc
 import ast
 import builtins
 import contextlib
@@ -167,10 +166,6 @@ MACHINE = re.compile(
 NODE = re.compile(r"(SLURM|RAY|PMI|PMIX|OMPI)_\w*")
 #: Of these it is noted that they are set, and not to what.
 PRIVATE = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
-
-
-#: The code between a variable and its reader.
-MAPPING = (__file__, os.__file__, _collections_abc.__file__, "<frozen os>", "<frozen _collections_abc>")
 
 
 @dataclass

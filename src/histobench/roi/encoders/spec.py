@@ -88,7 +88,7 @@ class TextTowerSpec:
 
 @dataclass(frozen=True)
 class Cost:
-    """Size of the network and work per image at the default size, counted by `measure_cost`."""
+    """Size of the network and work per image at the default size, counted by `scripts/measure_zoo.py`."""
 
     params: int
     gflops: float

@@ -354,7 +354,6 @@ class TaskResult:
 
     @classmethod
     def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:
-        """A result whose metrics are those of its predictions."""
         evaluation = evaluate(
             predictions.probabilities,
             predictions.labels,

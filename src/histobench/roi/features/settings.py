@@ -33,7 +33,6 @@ class EncoderRecipe:
         )
 
     def build(self) -> BasePatchEncoder:
-        """The encoder itself."""
         from histobench.roi.encoders.registry import create_encoder
 
         weights = str(Path(self.weights).expanduser()) if self.weights else None

@@ -92,7 +92,6 @@ def evaluate_episodes(
     probabilities: ArrayLike | Tensor,
     labels: ArrayLike | Tensor,
     *,
-    predicted: ArrayLike | Tensor | None = None,
     memory: int = MEMORY,
 ) -> dict[str, Floats]:
     """Every metric of every episode, [E] each, NaN where undefined.
@@ -106,10 +105,7 @@ def evaluate_episodes(
 
     p = torch.as_tensor(probabilities)
     truth = torch.as_tensor(labels, dtype=torch.long, device=p.device).expand(p.shape[:2])
-    guess = None
-    if predicted is not None:
-        guess = torch.as_tensor(predicted, dtype=torch.long, device=p.device).expand(p.shape[:2])
-    return metrics_of(tally_episodes(p, truth, guess, memory=memory))
+    return metrics_of(tally_episodes(p, truth, None, memory=memory))
 
 
 def first_maximum(probabilities: Floats) -> NDArray[np.int64]:

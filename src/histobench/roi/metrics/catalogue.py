@@ -1,4 +1,4 @@
-"""Every metric: name, description, direction and how its interval is computed.
+"""Every metric: name, description, labels, direction and how its interval is computed.
 
 To add a metric, add a record to `CATALOGUE` here and its value to the function of its kind in `formulas`.
 """
@@ -32,7 +32,22 @@ class Metric:
     rare_class_limits: bool = True
     #: A mean over the classes that occur: on a resample without a class it would be one over fewer.
     over_present_classes: bool = False
+    #: What a run's own page calls it; unless given, its name in words.
+    label: str = ""
+    #: What leaderboards call it, where that is more than the label.
+    title: str = ""
 
+    def __post_init__(self) -> None:
+        words = [_WORDS.get(word, word) for word in self.name.split("_")]
+        object.__setattr__(self, "label", self.label or " ".join(words))
+        object.__setattr__(self, "title", self.title or self.label)
+
+
+_WORDS = {
+    **{word: word.upper() for word in ("auroc", "auprc", "mcc", "ece", "mce", "f1")},
+    "ovr": "(one vs rest)",
+    "ovo": "(one vs one)",
+}
 
 #: In the order in which tables show them. The first six are the documented names.
 CATALOGUE: tuple[Metric, ...] = (
@@ -42,8 +57,8 @@ CATALOGUE: tuple[Metric, ...] = (
            over_present_classes=True),
     Metric("precision", "the same as `macro_precision`", over_present_classes=True),
     Metric("recall", "the same as `macro_recall`", proportion="mean of recalls", over_present_classes=True),
-    Metric("f1_score", "the same as `macro_f1`", over_present_classes=True),
-    Metric("auroc", "the same as `macro_auroc_ovr`", "auroc"),
+    Metric("f1_score", "the same as `macro_f1`", over_present_classes=True, label="F1", title="macro F1"),
+    Metric("auroc", "the same as `macro_auroc_ovr`", "auroc", title="macro AUROC"),
     Metric("macro_precision", "mean precision of the classes", over_present_classes=True),
     Metric("weighted_precision", "mean precision, classes weighted by their images", by_size=True),
     Metric("micro_precision", "the same as `accuracy`", proportion="share", by_size=True),
@@ -70,13 +85,13 @@ CATALOGUE: tuple[Metric, ...] = (
            by_size=True),
     Metric("quadratic_kappa", "Cohen's kappa, weighted by squared distances of class ids", scale="fisher"),
     Metric("linear_kappa", "Cohen's kappa, weighted by distances of class ids", scale="fisher"),
-    Metric("mcc", "Matthews correlation", scale="fisher"),
+    Metric("mcc", "Matthews correlation", scale="fisher", title="Matthews correlation"),
     Metric("log_loss", "mean negative logarithm of the true class's probability", "loss",
            lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
     Metric("brier", "mean squared error of the probabilities", "loss", lower_is_better=True,
-           scale="sum of squares", by_size=True, rare_class_limits=False),
+           scale="sum of squares", by_size=True, rare_class_limits=False, title="Brier score"),
     Metric("ece", "expected calibration error of the most probable class, 15 bins", "calibration",
-           lower_is_better=True, rare_class_limits=False),
+           lower_is_better=True, rare_class_limits=False, title="calibration error (ECE)"),
     Metric("mce", "largest calibration error of a bin", "calibration", lower_is_better=True,
            rare_class_limits=False),
 )  # fmt: skip
@@ -85,26 +100,27 @@ _OF_CLASSES = (Metric("auprc", "area under the precision-recall curve of the cla
 #: Of targets that are not classes.
 OF_TARGETS: tuple[Metric, ...] = (
     Metric("r2", "share of the variance that is predicted (coefficient of determination)", "target",
-           scale="unexplained", by_size=True, rare_class_limits=False),
+           scale="unexplained", by_size=True, rare_class_limits=False, title="R2"),
     Metric("pearson", "Pearson correlation of true and predicted values", "target", scale="fisher",
-           by_size=True, rare_class_limits=False),
+           by_size=True, rare_class_limits=False, title="Pearson correlation"),
     Metric("spearman", "Spearman correlation of true and predicted values", "target", scale="fisher",
-           by_size=True, rare_class_limits=False),
+           by_size=True, rare_class_limits=False, title="Spearman correlation"),
     Metric("harrell_c", "share of comparable pairs of patients whose risks are in the right order", "target",
-           by_size=True, rare_class_limits=False),
+           by_size=True, rare_class_limits=False, title="Harrell's C"),
     Metric("uno_c", "the same, weighted by the inverse probability of censoring in training", "target",
-           by_size=True, rare_class_limits=False),
+           by_size=True, rare_class_limits=False, title="Uno's C"),
     *(
-        Metric(name, description, "target", by_size=True, rare_class_limits=False)
-        for name, description in (
-            ("macro_auroc", "mean area under the ROC curve of the labels"),
-            ("micro_auroc", "area under the ROC curve of all labels in one ranking"),
-            ("macro_ap", "mean average precision of the labels"),
-            ("micro_ap", "average precision of all labels in one ranking"),
+        Metric(name, description, "target", by_size=True, rare_class_limits=False, title=title)
+        for name, title, description in (
+            ("macro_auroc", "macro AUROC of labels", "mean area under the ROC curve of the labels"),
+            ("micro_auroc", "micro AUROC of labels", "area under the ROC curve of all labels in one ranking"),
+            ("macro_ap", "macro average precision", "mean average precision of the labels"),
+            ("micro_ap", "micro average precision", "average precision of all labels in one ranking"),
         )
     ),
     Metric("mae", "mean absolute error; of ordered levels, how many apart", "target",
-           lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
+           lower_is_better=True, scale="log", by_size=True, rare_class_limits=False,
+           title="mean absolute error"),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in (*CATALOGUE, *_OF_CLASSES, *OF_TARGETS)}
 
@@ -116,6 +132,11 @@ def metric_of(name: str) -> Metric:
     (True, 'loss')
     """
     return _BY_NAME[name]
+
+
+def described(name: str) -> Metric:
+    """The same for a metric of stored results, which may be of another version or a package of your own."""
+    return _BY_NAME.get(name) or Metric(name, "")
 
 
 def _names(wanted: Callable[[Metric], bool]) -> frozenset[str]:

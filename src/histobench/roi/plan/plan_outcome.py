@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
-from histobench.roi.task_catalogue import TARGETS
+from histobench.roi.metrics.catalogue import described
 from histobench.roi.work.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def metric_words(metrics: Iterable[str]) -> str:
     >>> metric_words(["balanced_accuracy", "r2"])
     'Balanced accuracy, R2'
     """
-    labels = {name: label for kind in TARGETS.values() for name, label in kind.labels.items()}
-    words = [labels.get(metric, metric.replace("_", " ")) for metric in metrics]
+    found = [described(metric) for metric in metrics]
+    words = [each.title if each.kind == "target" else each.name.replace("_", " ") for each in found]
     return ", ".join(word[0].upper() + word[1:] for word in words)
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from histobench.core.devices import device_name as device_name
 from histobench.core.files import derive, files_below, read_note, write_json
-from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
-    from histobench.roi.features.shard_plan import Extraction
+    pass
 
 FILE = "speeds.json"
 #: One file per measurement.
@@ -35,22 +34,6 @@ class Speed:
     def images_per_second(self) -> float:
         """Images per second of the forward passes that were measured."""
         return self.images / self.seconds
-
-
-def measured_speeds(extractions: Sequence[Extraction], device: str) -> dict[str, Speed]:
-    """The speed of every encoder that computed enough images, by the name it was asked for."""
-    images: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    for extraction in extractions:
-        name = label_of(extraction.asked)
-        images[name] = images.get(name, 0) + extraction.computed
-        # The seconds are those of all splits together.
-        seconds[name] = max(seconds.get(name, 0.0), extraction.forward_seconds)
-    return {
-        name: Speed(images[name], round(seconds[name], 3), device)
-        for name in images
-        if images[name] >= LEAST_IMAGES and seconds[name] > 0
-    }
 
 
 def write_speeds(folder: Path, measured: Mapping[str, Speed]) -> None:

@@ -57,7 +57,7 @@ ROBUSTNESS_METRIC = "robustness_index"
 
 
 def compare_tasks(
-    results_dir: Path, *, metric: str = METRIC, table_of: TableMaker | None = None
+    results_dir: Path, *, table_of: TableMaker | None = None
 ) -> tuple[list[Comparison], list[str]]:
     """The comparison of every task and preset in a results folder, and why some could not be made.
 
@@ -67,7 +67,7 @@ def compare_tasks(
     problems: list[str] = []
     for (task, preset, _, seed), runs in by_task(load_runs(results_dir)).items():
         try:
-            comparison = compare_runs(runs, CompareSettings(metric), table_of=table_of)
+            comparison = compare_runs(runs, CompareSettings(METRIC), table_of=table_of)
         except HistobenchError as error:
             problems.append(f"{task} ({preset}): {error}")
             continue
@@ -78,7 +78,7 @@ def compare_tasks(
 
 
 def compare_tasks_over_splits(
-    results_dir: Path, *, metric: str = METRIC
+    results_dir: Path,
 ) -> tuple[list[SplitTable], list[Comparison], list[str]]:
     """Every task and preset over its splits, those of leave-one-group-out pooled, and what failed."""
     tables: list[SplitTable] = []
@@ -91,11 +91,11 @@ def compare_tasks_over_splits(
         repeated = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
         try:
             if repeated:
-                found = compare_splits(repeated, metric=metric)
+                found = compare_splits(repeated, metric=METRIC)
                 write_split_tables(found, folder)
                 tables += found
             if groups:
-                pooled.append(compare_runs(pooled_runs(groups), CompareSettings(metric)))
+                pooled.append(compare_runs(pooled_runs(groups), CompareSettings(METRIC)))
                 write_comparison(pooled[-1], folder / LEAVE_ONE_GROUP_OUT)
         except HistobenchError as error:
             problems.append(f"{task} ({preset}) over splits: {error}")

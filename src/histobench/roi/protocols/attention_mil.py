@@ -50,7 +50,6 @@ class Bags:
         return len(self.labels)
 
     def rows(self) -> list[NDArray[np.int64]]:
-        """The tiles of each bag."""
         order = np.argsort(self.bag_of, kind="stable")
         sizes = np.bincount(self.bag_of, minlength=len(self))
         return np.split(order, np.cumsum(sizes)[:-1])
@@ -145,7 +144,6 @@ class Scaling:
         return cls(mean.float().to(device), spread.float().to(device))
 
     def apply(self, tiles: Tensor) -> Tensor:
-        """Standardized tiles."""
         return (tiles - self.mean) / self.spread
 
 

@@ -42,7 +42,6 @@ class Episodes:
         return len(self.classes)
 
     def __getitem__(self, some: slice | Ints) -> Episodes:
-        """Some of the episodes."""
         return Episodes(self.classes[some], self.supports[some])
 
     @classmethod

@@ -238,7 +238,6 @@ class _Search:
         return rows + self._arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
 
     def run(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
-        """Neighbours of every query."""
         parts = self._parts(len(test))
         found = spread(lambda part: self._run_part(test[part], k, ranked), parts, device=str(test.device))
         none = torch.empty(0, k, dtype=torch.long, device=test.device)

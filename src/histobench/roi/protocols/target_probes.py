@@ -38,7 +38,6 @@ class ProbeRows:
     groups: Sequence[str] | None = None
 
     def taken(self, rows: NDArray[np.int64]) -> ProbeRows:
-        """Some of the rows."""
         groups = None if self.groups is None else [self.groups[row] for row in rows]
         return ProbeRows(self.features[torch.from_numpy(rows)], self.truth[rows], groups)
 

@@ -39,7 +39,6 @@ class EpisodePredictions:
     log_odds: NDArray[np.float16] | None = None  # [n, E, way] against chance
 
     def __len__(self) -> int:
-        """How many episodes there are."""
         return len(self.classes)
 
     @classmethod

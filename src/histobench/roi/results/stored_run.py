@@ -265,7 +265,6 @@ class StoredRun:
 
     @cached_property
     def target_predictions(self) -> TargetPredictions:
-        """The predictions of a target that is not a class."""
         return read_target_predictions(self)
 
     @cached_property

@@ -415,15 +415,13 @@ def worst_relatives(
     sites: Ints,
     groups: Ints,
     margins: Floats,
-    *,
-    count: int = SHOWN,
 ) -> list[dict[str, Any]]:
-    """The `count` images of the lowest margin, each with its nearest relative of either kind, by row.
+    """The images of the lowest margin, each with its nearest relative of either kind, by row.
 
     `same_site` is the nearest image of another class at the same site, `same_class` the nearest of the same
     class at another site; both outside of the image's own group. Of equal ones the first is taken.
     """
-    rows = np.argsort(margins, kind="stable")[:count]
+    rows = np.argsort(margins, kind="stable")[:SHOWN]
     chosen = np.asarray(features[rows], dtype=np.float64)
     chosen /= np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), 1e-12)
     lengths = np.sqrt(np.einsum("ij,ij->i", features, features, dtype=np.float64))

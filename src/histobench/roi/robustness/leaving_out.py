@@ -52,7 +52,6 @@ class Units:
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
         return len(self.sizes)
 
     @property

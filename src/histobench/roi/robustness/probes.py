@@ -13,10 +13,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.neighbours import Floats, Ints
 
 _FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
-#: Predicts the labels of new features after seeing training features: (x, y, x_new) -> labels.
-FitPredict = Callable[[NDArray[np.floating], Ints, NDArray[np.floating]], Ints]
-#: The same, and once more without each unit of the training rows: (x, y, x_new, unit of each row or -1,
-#: number of units) -> labels [n], labels [units, n].
+#: Predicts the labels of new features after seeing training features, and once more without each unit of the
+#: training rows: (x, y, x_new, unit of each row or -1, number of units) -> labels [n], labels [units, n].
 FitWithout = Callable[[NDArray[np.floating], Ints, NDArray[np.floating], Ints, int], tuple[Ints, Ints]]
 
 
@@ -101,7 +99,6 @@ class SiteTransfer:
 
     @property
     def mean(self) -> float:
-        """Mean over the sites."""
         return float(np.mean(list(self.per_site.values())))
 
 
@@ -142,23 +139,6 @@ def leave_one_site_out(
     if not per_site:
         raise HistobenchError("no site can be left out: each has a class that no other site shows")
     return SiteTransfer(per_site, predicted, without)
-
-
-def refitted(fit_predict: FitPredict) -> FitWithout:
-    """A protocol that is trained anew without each unit, unless that leaves one class only."""
-
-    def fit(
-        x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
-    ) -> tuple[Ints, Ints]:
-        full = fit_predict(x, y, new)
-        left = np.tile(full, (count, 1))
-        for unit in np.unique(units[units >= 0]):
-            kept = units != unit
-            if len(np.unique(y[kept])) > 1:
-                left[unit] = fit_predict(x[kept], y[kept], new)
-        return full, left
-
-    return fit
 
 
 def _balanced(truth: Ints, right: NDArray[np.bool_], counted: NDArray[np.bool_]) -> Floats:

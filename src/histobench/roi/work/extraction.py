@@ -169,7 +169,6 @@ def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[st
 
 
 def _planned(prepared: Mapping[str, Any], place: int) -> PlannedEncoder:
-    """An encoder by its place in the plan."""
     try:
         return PlannedEncoder.from_note(prepared["encoders"][place])
     except (KeyError, IndexError, TypeError, ValueError) as error:

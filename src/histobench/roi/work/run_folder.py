@@ -236,7 +236,6 @@ class RunFolder:
 
     @property
     def results(self) -> Path:
-        """The results folder that the run is for."""
         return self.path.parents[2]
 
     @property
@@ -350,7 +349,6 @@ class _Listings:
         self._names: dict[str, frozenset[str]] = {}
 
     def has(self, path: str) -> bool:
-        """Whether there is something at a path."""
         folder, _, name = path.rpartition(os.sep)
         names = self._names.get(folder)
         if names is None:

@@ -38,7 +38,6 @@ class Channel:
         return nullcontext()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write one message."""
         body = json.dumps(message).encode()
         if len(body) > MAX_FRAME:
             raise LongMessageError(f"a message of {len(body):,} bytes is too long for the sandbox's channel")
@@ -57,7 +56,6 @@ class Channel:
                 self._fill()
 
     def close(self) -> None:
-        """Close this end."""
         self.socket.close()
 
     def wait(self, deadline: float | None) -> None:

@@ -44,7 +44,6 @@ class TwoPipes:
                 poller.poll(_PAUSE_MS)
 
     def close(self) -> None:
-        """Close both."""
         os.close(self._reader)
         os.close(self._writer)
 

@@ -428,7 +428,6 @@ class Brush:
         return low + (high - low) * float(self.rng.random())
 
     def chance(self, probability: float) -> bool:
-        """True with the given probability."""
         return float(self.rng.random()) < probability
 
     def directed(self, angle: float, *, wave: float = 0.0, stretch: float = 1.0) -> tuple[Array, Array]:
@@ -481,7 +480,6 @@ class Brush:
     def press(
         self, kind: str, y: Points, x: Points, *, angle: Points | float | None = None, spread: float = 0.15
     ) -> None:
-        """Nuclei of one kind at points."""
         press(self.nuclear, kind, y, x, rng=self.rng, angle=angle, spread=spread)
 
     def bleed(self, y: Points, x: Points) -> None:

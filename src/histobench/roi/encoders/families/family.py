@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,181 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.layouts import LAYOUTS
 from histobench.roi.encoders.spec import EncoderSpec
+
+# From the tensor names of a published file to those of the network that reads it.
+
+State = dict[str, Tensor]
+
+
+def efficientnet_pytorch(state: State) -> State:
+    """The `efficientnet_pytorch` package's names to timm's.
+
+    That package numbers all blocks through; a block without expansion has no `_expand_conv` and `_bn0`,
+    and timm counts its two norms from 1 and calls its last convolution `conv_pw`.
+    """
+    stem = {
+        "_conv_stem": "conv_stem",
+        "_bn0": "bn1",
+        "_conv_head": "conv_head",
+        "_bn1": "bn2",
+        "_fc": "classifier",
+    }
+    expanded = {name.split(".")[1] for name in state if "._expand_conv." in name}
+    stage_of = _stages(state)
+    with_expansion = {
+        "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
+        "_project_conv": "conv_pwl", "_bn2": "bn3",
+    }  # fmt: skip
+    without = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+    renamed: State = {}
+    for name, tensor in state.items():
+        parts = name.split(".")
+        if parts[0] == "_blocks" and len(parts) == 4:
+            table = with_expansion if parts[1] in expanded else without
+            new = f"blocks.{stage_of[parts[1]]}.{table.get(parts[2], parts[2])}.{parts[3]}"
+        else:
+            new = ".".join([stem.get(parts[0], parts[0]), *parts[1:]])
+        renamed[new] = tensor
+    return renamed
+
+
+def _stages(state: State) -> dict[str, str]:
+    """Block number to timm's `stage.block`.
+
+    A block continues a stage when it keeps the number of channels and its expanded width does not change
+    (a new stage changes one of them).
+    """
+    blocks = sorted({int(name.split(".")[1]) for name in state if name.startswith("_blocks.")})
+    places: dict[str, str] = {}
+    stage, position = -1, count()
+    previous: tuple[int, ...] | None = None
+    for block in blocks:
+        out = state[f"_blocks.{block}._project_conv.weight"].shape[0]
+        into = state.get(f"_blocks.{block}._expand_conv.weight")
+        if into is None or previous is None or into.shape[1] != out or (out,) != previous:
+            stage, position = stage + 1, count()
+        previous = (out,)
+        places[str(block)] = f"{stage}.{next(position)}"
+    return places
+
+
+def dinov2(state: State) -> State:
+    """Names of the `dinov2` training code to timm's.
+
+    Training files cut the blocks into chunks (`blocks.1.13.` is block 13), keep a mask token that only the
+    training needs, and with registers give the class token a position of its own, which timm adds to it.
+    """
+    renamed: State = {}
+    for name, tensor in state.items():
+        name = re.sub(r"blocks\.\d+\.(\d+)\.", r"blocks.\1.", name)
+        name = name.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
+        if name.rsplit(".", 1)[-1] == "mask_token":
+            continue
+        renamed[name.replace("register_tokens", "reg_token")] = tensor
+    for name in [name for name in renamed if name.endswith("reg_token")]:
+        _fold_class_position(renamed, name.removesuffix("reg_token"))
+    return renamed
+
+
+def transformers_vit(state: State) -> State:
+    """Names of the `transformers` library's ViT and DINOv2 networks, of any version, to timm's.
+
+    The library keeps query, key and value apart (timm has them in one matrix); newer versions renamed the
+    projections and split the gated feed-forward layer as well.
+    """
+    if not any("embeddings.patch_embeddings." in name for name in state):
+        return dinov2(state)
+    renamed: State = {}
+    # A model around the network (`vit.`, `dinov2.`, a fine-tuned encoder's own) puts its name in front.
+    wrapper = next((n.removesuffix(_CLASS) for n in state if n.endswith(_CLASS)), "")
+    for name, tensor in state.items():
+        name = name.removeprefix(wrapper)
+        block = re.match(r"(?:encoder\.layer|layers|layer)\.(\d+)\.(.+)\.(\w+)$", name)
+        if block:
+            inner = _BLOCK_NAMES.get(block[2], block[2])
+            renamed[f"blocks.{block[1]}.{inner}.{block[3].replace('lambda1', 'gamma')}"] = tensor
+        elif not name.startswith("pooler.") and not name.endswith("mask_token"):
+            stem, _, kind = name.rpartition(".")
+            renamed[_STEM_NAMES.get(name) or f"{_STEM_NAMES.get(stem, stem)}.{kind}"] = tensor
+    _join(renamed, "attn.qkv", ("query", "key", "value"))
+    _join(renamed, "mlp.fc1", ("gate", "up"))
+    _fold_class_position(renamed, "")
+    return renamed
+
+
+_CLASS = "embeddings.cls_token"
+_STEM_NAMES = {
+    "embeddings.cls_token": "cls_token",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.register_tokens": "reg_token",
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "layernorm": "norm",
+}
+_BLOCK_NAMES = {
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "attention.attention.query": "query",
+    "attention.attention.key": "key",
+    "attention.attention.value": "value",
+    "attention.q_proj": "query",
+    "attention.k_proj": "key",
+    "attention.v_proj": "value",
+    "attention.output.dense": "attn.proj",
+    "attention.o_proj": "attn.proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "layer_scale1": "ls1",
+    "layer_scale2": "ls2",
+    "mlp.weights_in": "mlp.fc1",
+    "mlp.weights_out": "mlp.fc2",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "mlp.fc2",
+}
+
+
+def _join(state: State, target: str, parts: tuple[str, ...]) -> None:
+    """Put the parts of every block into one matrix, in this order."""
+    for name in [name for name in state if f".{parts[0]}." in name]:
+        names = [name.replace(f".{parts[0]}.", f".{part}.") for part in parts]
+        if all(part in state for part in names):
+            joined = torch.cat([state.pop(part) for part in names])
+            state[name.replace(f".{parts[0]}.", f".{target}.")] = joined
+
+
+def _fold_class_position(state: State, prefix: str) -> None:
+    """With registers timm keeps no position of the class token: it is part of the token."""
+    position = state.get(f"{prefix}pos_embed")
+    if f"{prefix}reg_token" not in state or position is None:
+        return
+    patches = position.shape[1]
+    if int(patches**0.5) ** 2 != patches and round((patches - 1) ** 0.5) ** 2 == patches - 1:
+        state[f"{prefix}cls_token"] = state[f"{prefix}cls_token"] + position[:, :1]
+        state[f"{prefix}pos_embed"] = position[:, 1:]
+
+
+def pathoduet(state: State) -> State:
+    """PathoDuet's names to timm's: its pretext token, which comes before the class token, is a register.
+
+    Attention does not see the order of tokens, so only their rows of the position table change places. The
+    IHC file also holds the token of its training task.
+    """
+    renamed = {name.replace("pretext_token", "reg_token"): tensor for name, tensor in state.items()}
+    renamed.pop("bridge_token", None)
+    if "pos_embed" in renamed:
+        table = renamed["pos_embed"]
+        renamed["pos_embed"] = torch.cat([table[:, 1:2], table[:, :1], table[:, 2:]], dim=1)
+    return renamed
+
+
+LAYOUTS: dict[str, Callable[[State], State]] = {
+    "dinov2": dinov2,
+    "efficientnet_pytorch": efficientnet_pytorch,
+    "pathoduet": pathoduet,
+    "transformers_vit": transformers_vit,
+}
+
 
 Tokens = Tensor | dict[str, Tensor]
 Tokenizer = Callable[[Sequence[str]], Tokens]

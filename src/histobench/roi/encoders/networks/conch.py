@@ -75,10 +75,6 @@ class VisionTower(nn.Module):
         tokens = self.trunk.forward_features(images)
         return self.ln_contrast(self.attn_pool_contrast(tokens)[:, 0])
 
-    def caption_tokens(self, images: Tensor) -> Tensor:
-        """What the captioning decoder would read: [b, 256, 768]."""
-        return self.ln_caption(self.attn_pool_caption(self.trunk.forward_features(images)))
-
 
 class TextBlock(nn.Module):
     """Pre-norm transformer block."""

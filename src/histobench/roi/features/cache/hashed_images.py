@@ -43,7 +43,6 @@ class HashedImages:
         return cls(np.frombuffer(b"".join(rows), dtype=f"V{_ROW}"))
 
     def __getitem__(self, some: slice | Sequence[int]) -> HashedImages:
-        """Some of the images."""
         if isinstance(some, range):
             some = slice(some.start, some.stop, some.step)
         return HashedImages(self._rows[some if isinstance(some, slice) else np.asarray(some, dtype=np.int64)])

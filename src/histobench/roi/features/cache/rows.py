@@ -291,7 +291,6 @@ class RowCache:
 
     @property
     def content(self) -> str:
-        """A digest of all rows as they are."""
         return fingerprint(sorted(path.stem for path in self._shards))
 
     def decision(self, name: str) -> dict[str, Any]:
@@ -341,7 +340,6 @@ class ShardWriter:
     def put(
         self, cache: RowCache, keys: Sequence[bytes], rows: NDArray[np.float32], bad: Mapping[bytes, str]
     ) -> None:
-        """Have a shard written."""
         self.check()
         self._queue.put((cache, keys, rows, bad))
 

@@ -123,7 +123,6 @@ class _Reports:
         """Nothing."""
 
     def send(self, message: dict[str, Any]) -> None:
-        """One line."""
         self._stream.write(json.dumps(message).encode() + b"\n")
         self._stream.flush()
 

@@ -161,7 +161,6 @@ class Hashing:
         self._changed = threading.Condition()
 
     def put(self, refs: Sequence[ImageRef]) -> None:
-        """Have more images hashed."""
         with self._changed:
             first = len(self._results)
             self._results += [None] * len(refs)
