@@ -201,10 +201,15 @@ def robustness(
         )
         place = folder / _file_name(dataset) / _file_name(encoder)
         for column, found in measure_columns(whole, wanted, options):
+            what = ", ".join(filter(None, (f"{encoder} on {dataset}", column)))
             if isinstance(found, RobustnessResult):
-                written.add(write_robustness(place, found, identity=identity))
+                path = write_robustness(place, found, identity=identity)
+                if found.reason:
+                    left_out[what] = found.reason
+                else:
+                    written.add(path)
             elif isinstance(found, HistobenchError):
-                left_out[", ".join(filter(None, (f"{encoder} on {dataset}", column)))] = str(found)
+                left_out[what] = str(found)
             else:
                 raise found
     if not written:

@@ -164,7 +164,7 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
         console.print(f"{len(hidden)} more settings of Few-shot are in the results folder")
     for row in measured:
         known = [f"{name} {value:.4f}" for name, value in row.metrics.items() if value is not None]
-        console.print(f"robustness by {row.setting}: {', '.join(known)}", soft_wrap=True)
+        console.print(f"robustness by {row.setting}: {', '.join(known) or 'no number'}", soft_wrap=True)
     for number, text in enumerate(caveats, start=1):
         console.print(f"({number}) {text}", soft_wrap=True)
     for task, reason in outcome.skipped.items():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from histobench.roi.comparison.robustness import RobustnessTable
     from histobench.roi.features.feature_file import FeatureSet
 
-#: Exit code where some encoders or columns were measured and others were not.
+#: Exit code where an encoder or a named column failed. A column that has nothing to compare is no failure.
 PARTLY = 1
 
 
@@ -171,7 +171,10 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
             print_grid(robustness_grid(table), console)
         else:
             overview = robustness_overview(table)
-            print_overview(overview, console)
+            if table.reason:
+                console.print(overview.dataset, style="bold", soft_wrap=True)
+            else:
+                print_overview(overview, console)
             for remark in overview.remarks:
                 console.print(remark, soft_wrap=True)
             if overview.remarks:

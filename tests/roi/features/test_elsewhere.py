@@ -42,7 +42,10 @@ def trident_folder(root: Path, slides: int = 16) -> tuple[Path, Path]:
             features.attrs.update({"name": name, "savetodir": str(folder), "encoder": "uni_v1"})
             places = np.stack([512 * np.arange(tiles), np.full(tiles, 1024)], axis=1).astype(np.int64)
             coords = file.create_dataset("coords", data=places, maxshape=(None, 2))
-            coords.attrs.update({"patch_size": 256, "patch_size_level0": 512, "overlap": 0, "name": name})
+            scales = {"patch_size": 256, "patch_size_level0": 512, "overlap": 0}
+            scales |= {"level0_magnification": 40, "target_magnification": 20}
+            scales |= {"level0_width": 40_000, "level0_height": 30_000}
+            coords.attrs.update({**scales, "name": name, "savetodir": str(folder)})
         split = "train" if number < slides // 2 else "test"
         rows.append((f"{name}.svs", ("no", "yes")[label], split, f"P{number // 2}"))
     return folder, _table(root / "labels.csv", rows)
@@ -65,13 +68,40 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     assert set(done.table()["encoder"]) == {"uni_v1@elsewhere"}
 
 
+@pytest.mark.parametrize("kind", ["h5", "pt", "npz"])
+def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> None:
+    """Features [1, n, d], as a data loader with batches of one slide gives them; coordinates alike."""
+    folder, labels = trident_folder(tmp_path)
+    expected = hb.features(folder, labels)
+    for batched in (False, True):  # the coordinates
+        other = tmp_path / f"{batched}" / "features_uni_v1"
+        other.mkdir(parents=True)
+        for file in folder.iterdir():
+            with h5py.File(file) as box:
+                values, places = box["features"][:][None], box["coords"][:]
+            content = {"features": values, "coords": places[None] if batched else places}
+            if kind == "h5":
+                with h5py.File(other / file.name, "w") as box:
+                    for name, array in content.items():
+                        box.create_dataset(name, data=array)
+            elif kind == "npz":
+                np.savez(other / f"{file.stem}.npz", **content)
+            else:
+                tensors = {name: torch.from_numpy(array) for name, array in content.items()}
+                torch.save(tensors, other / f"{file.stem}.pt")
+        found = hb.features(other, labels)
+        np.testing.assert_array_equal(found.train.X, expected.train.X)
+        assert list(found.test.names) == list(expected.test.names)
+
+
 def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
     folder.rename(tmp_path / "h5_files")
     (tmp_path / "pt_files").mkdir()
     for file in (tmp_path / "h5_files").iterdir():
         with h5py.File(file) as box:
-            torch.save(torch.from_numpy(box["features"][:]), tmp_path / "pt_files" / f"{file.stem}.pt")
+            values = torch.from_numpy(box["features"][:])
+        torch.save(values[None] if "01" in file.stem else values, tmp_path / "pt_files" / f"{file.stem}.pt")
     one = hb.features(tmp_path / "h5_files", labels, name="uni")
     two = hb.features(tmp_path / "pt_files", labels, name="uni")
     np.testing.assert_array_equal(one.test.X, two.test.X)
@@ -244,8 +274,8 @@ def test_a_run_of_the_command_line_and_the_way_back(
 
 
 def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
-    anndata = pytest.importorskip("anndata")
-    pd = pytest.importorskip("pandas")
+    import anndata
+    import pandas as pd
     from scipy.sparse import csr_matrix
 
     labels, rows, names = _images(tmp_path)
@@ -320,7 +350,8 @@ def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp
         other = tmp_path / f"back.{kind}"
         assert main(["features", "export", *stored, "--to", kind, "-o", str(other)]) == 0
     if kind == "h5ad":
-        anndata = pytest.importorskip("anndata")
+        import anndata
+
         again = anndata.read_h5ad(other)
         assert again.obsm["spatial"][1].tolist() == [512, 1024]
         other = tmp_path / "written.h5ad"

@@ -69,8 +69,74 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
     assert result.pack.measures["new_site_knn_mean"].value is None
     assert "--slow" in (result.pack.measures["nipd"].reason or "")
-    with pytest.raises(HistobenchError, match="only one site"):
-        robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
+    one_site = robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
+    assert one_site.reason == "there is only one site; robustness compares sites"
+    assert {(each.value, each.reason) for each in one_site.pack.measures.values()} == {
+        (None, one_site.reason)
+    }
+
+
+def _two_columns(split: str = "train") -> FeatureSet:
+    """Images of two scanners, all with one stain; no place is shown twice."""
+    features = made(split=split)
+    places = tuple(f"{split}{row}" for row in range(96))
+    return replace(features, sites={"stain": ("H&E",) * 96, **features.sites, "pair": places})
+
+
+def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "there is only one site; robustness compares sites"
+    save(_two_columns(), tmp_path / "f" / "kind_train.pt")
+    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--k", "3"]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "failed" not in said
+    assert f"No number by stain: {why}." in said
+    assert "No number for registered pairs: no place is shown twice" in said
+    assert "Images counted in the index by scanner" in said
+    stored = {pack.column: pack for pack in load_robustness(tmp_path / "r")}
+    assert stored["scanner"].value("robustness_index") is not None
+    assert stored["stain"].content["reason"] == why
+    assert {str(each) for each in stored["stain"].content["measures"].values()} == {
+        str({"value": None, "low": None, "high": None, "reason": why})
+    }
+    assert main([*command, "--verbose"]) == 0
+    assert f"no number by stain: {why}" in " ".join(capsys.readouterr().out.split())
+    # Nothing at all is an error, as is a column that is not there.
+    assert main([*command, "--column", "stain", "-o", str(tmp_path / "s")]) == 2
+    assert not (tmp_path / "s").exists()
+    assert main([*command, "--column", "scanner", "--column", "hospital"]) == 1
+
+
+def test_evaluate_keeps_the_reason_of_a_column_with_one_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "test"):
+        save(_two_columns(split), tmp_path / f"{split}.pt")
+    files = [
+        "--train_feature_file",
+        str(tmp_path / "train.pt"),
+        "--test_feature_file",
+        str(tmp_path / "test.pt"),
+    ]
+    command = [
+        "evaluate",
+        *files,
+        "--TASK",
+        "Robustness",
+        "--log_dir",
+        str(tmp_path / "r"),
+        "--device",
+        "cpu",
+    ]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "robustness by stain: no number" in said
+    assert "no number by stain: there is only one site; robustness compares sites" in said
+    table = {table.column: table for table in summarise(tmp_path / "r")}
+    assert table["scanner"].reason == ""
+    assert table["stain"].reason.startswith("there is only one site")
 
 
 @pytest.mark.slow

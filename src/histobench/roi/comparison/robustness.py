@@ -63,6 +63,11 @@ class RobustnessTable:
     packs: tuple[StoredRobustness, ...]
     pairs: tuple[PairedMeasure, ...]
 
+    @property
+    def reason(self) -> str:
+        """Why no encoder has a number by this column; empty where that depends on the encoder."""
+        return next((pack.reason for pack in self.packs), "")
+
 
 def robustness_tables(packs: Sequence[StoredRobustness]) -> list[RobustnessTable]:
     """One table per dataset, site column and set of images; registered pairs after the sites."""
@@ -94,14 +99,15 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     counted = (
         f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites"
     )
+    about = f"{counted}; {intervals}; more is better except for site AUROC (.5: site not visible)"
+    if table.column == PAIR_COLUMN and not table.reason:
+        about = _pairs_note(first, intervals)
     notes = [
-        _pairs_note(first, intervals)
-        if table.column == PAIR_COLUMN
-        else f"{counted}; {intervals}; more is better except for site AUROC (.5: site not visible)",
+        *(() if table.reason else (about,)),  # the reason is one of the caveats
         *dict.fromkeys(
             text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
         ),
-        *(_reasons(table)),
+        *(() if table.reason else _reasons(table)),
         *(
             f"{pack.encoder}: intervals of an older version, which are too narrow; measure it again"
             for pack in table.packs
@@ -196,6 +202,9 @@ def _reasons(table: RobustnessTable) -> list[str]:
 
 def index_words(table: RobustnessTable) -> list[str]:
     """How many images the index rests on, and why an encoder has none."""
+    if table.reason:
+        what = "for registered pairs" if table.column == PAIR_COLUMN else f"by {table.column}"
+        return [f"No number {what}: {table.reason}."]
     if table.column == PAIR_COLUMN:
         return []
     shares: dict[str, list[str]] = {}

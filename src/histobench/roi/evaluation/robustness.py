@@ -21,6 +21,7 @@ from histobench.roi.protocols.knn import distances_to, knn, prototype
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
 from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
 from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
 from histobench.roi.robustness.neighbours import Ints
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
 from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register
@@ -43,8 +44,9 @@ class RobustnessResult:
     pack: Pack
     tissue: Tissue
     images: str  # names the images, their labels, sites and groups
-    confounding: float  # Cramer's V of label and site
+    confounding: float  # Cramer's V of label and site; NaN where there is none
     caveats: tuple[str, ...]
+    reason: str = ""  # why the column has no number for any encoder; empty where it has some
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,16 @@ def run_robustness(context: Context) -> Iterator[RobustnessResult]:
     features = merged(merged(request.train, request.val), request.test)
     skipped: list[str] = []
     found = False
-    for column in measured_columns(features):
-        try:
-            yield robustness_by(features, column, context.classes, chosen)
+    for column, result in measure_columns(features, None, chosen, context.classes):
+        if isinstance(result, RobustnessResult):
+            yield result
             found = True
-        except HistobenchError as error:
-            skipped.append(f"{column}: {error}")
+        elif isinstance(result, HistobenchError):
+            skipped.append(f"{column}: {result}" if column else str(result))
+        else:
+            raise result
     if not found:
-        raise TaskSkippedError("; ".join(skipped) or NO_SITES)
+        raise TaskSkippedError("; ".join(skipped))
 
 
 def site_columns(features: FeatureSet) -> tuple[str, ...]:
@@ -142,32 +146,79 @@ def feature_files(given: Iterable[str | Path]) -> list[Path]:
 
 
 def measure_columns(
-    features: FeatureSet, columns: Sequence[str] | None, options: RobustnessOptions
+    features: FeatureSet,
+    columns: Sequence[str] | None,
+    options: RobustnessOptions,
+    classes: tuple[str, ...] = (),
 ) -> Iterator[tuple[str, RobustnessResult | Exception]]:
-    """Each site column (default: all) with its measures, or the error for which there are none."""
+    """Each site column (default: all) with its measures, or the error for which there are none.
+
+    A column without numbers, such as one with a single site, is a result with its reason where another
+    column has numbers, and comes after these; else it is an error.
+    """
     wanted = columns or measured_columns(features)
     if not wanted:
         yield "", HistobenchError(NO_SITES)
-    classes = tuple(map(str, features.metadata.get("classes") or ()))
+    classes = classes or tuple(map(str, features.metadata.get("classes") or ()))
     classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+    without_numbers: list[RobustnessResult] = []
+    found = False
     for column in wanted:
         if column not in features.sites:
             known = ", ".join(features.sites) or "none"
             yield column, HistobenchError(f"there is no site column {column!r} (it has: {known})")
             continue
         try:
-            yield column, robustness_by(features, column, classes, options)
+            result = robustness_by(features, column, classes, options)
         except Exception as error:  # the other columns and encoders are measured all the same
             yield column, error
+            continue
+        if result.reason:
+            without_numbers.append(result)
+        else:
+            yield column, result
+            found = True
+    for result in without_numbers:
+        yield result.column, result if found else HistobenchError(result.reason)
 
 
 def robustness_by(
     features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
 ) -> RobustnessResult:
-    """The pack by one site column, or of registered pairs; images whose site is not known are left out."""
+    """The pack by one site column, or of registered pairs; images whose site is not known are left out.
+
+    Where the column has nothing to compare, such as one site only, every measure has that as its reason.
+    """
     _check_features(features)
-    if column == PAIR_COLUMN:
-        return _registered_pairs(features, classes, options)
+    try:
+        if column == PAIR_COLUMN:
+            return _registered_pairs(features, classes, options)
+        return _by_place(features, column, classes, options)
+    except NothingToCompareError as error:
+        return _without_numbers(features, column, classes, str(error))
+
+
+def _without_numbers(
+    features: FeatureSet, column: str, classes: tuple[str, ...], reason: str
+) -> RobustnessResult:
+    pairs = column == PAIR_COLUMN
+    values = features.sites[column]
+    rows = np.array([row for row, value in enumerate(values) if value and not pairs], dtype=np.int64)
+    names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
+    labels, (groups, _) = features.labels.numpy()[rows], _groups(features, rows)
+    tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
+    measures = ("pair_score",) if pairs else ("robustness_index", "croma_median", "site_probe_auroc")
+    pack = Pack({name: Measure(None, reason=reason) for name in measures})
+    images = _digest([(features.img_names[row], values[row]) for row in rows], labels, groups)
+    what = "for registered pairs" if pairs else f"by {column}"
+    return RobustnessResult(
+        column, pack, tissue, images, float("nan"), (f"no number {what}: {reason}",), reason
+    )
+
+
+def _by_place(
+    features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
+) -> RobustnessResult:
     if len(features.embeddings) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
         raise HistobenchError("all images have the same features; the encoder has collapsed")
     values = features.sites[column]

@@ -121,8 +121,7 @@ def _hdf5(file: Path) -> ForeignPart:
         key = _known(file, [name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
         shape = box[key].shape
         coords = np.asarray(box["coords"][:]) if "coords" in box else None
-    count = 1 if len(shape) == 1 else shape[0]
-    names = _tile_names(file, file.stem, count, coords)
+    names = _tile_names(file, file.stem, _row_count(shape), coords)
 
     def read() -> Rows:
         with h5py.File(check_plain(file), "r") as box:
@@ -160,7 +159,7 @@ def _numbers(file: Path, coords: Any) -> NDArray[np.float64]:
 def _torch(file: Path) -> ForeignPart:
     content = plain_tensors(file)
     if isinstance(content, torch.Tensor):
-        count = 1 if content.ndim == 1 else len(content)
+        count = _row_count(content.shape)
         beside = file.parent.parent / "h5_files" / f"{file.stem}.h5"  # where CLAM keeps the coordinates
         coords = None
         if count > 1 and beside.is_file():
@@ -248,8 +247,9 @@ def _anndata(file: Path) -> ForeignPart:
 
     with h5py.File(check_plain(file), "r") as box:
         entry = box.get("X")
-        shape = () if entry is None else tuple(entry.attrs.get("shape", getattr(entry, "shape", ())))
-        if entry is None or 0 in shape:
+        # A missing X is left out, without columns, or an empty dataset whose shape is None.
+        shape = (0,) if entry is None else entry.attrs.get("shape", getattr(entry, "shape", ()))
+        if shape is None or 0 in tuple(shape):
             layers = sorted(name for name in box.get("obsm", {}) if name.startswith("X_"))
             if len(layers) != 1:
                 raise _bad(file, f"has no X, and {len(layers)} entries X_... in obsm; keep one")
@@ -312,6 +312,17 @@ def _names(file: Path, content: Any, count: int) -> tuple[str, ...]:
     if len(names) != count:
         raise _bad(file, f"has {count} rows of features but {len(names)} names ({key})")
     return names
+
+
+def _row_count(shape: Sequence[int]) -> int:
+    """Rows of features [d], [rows, d] or [1, rows, d]; `_matrix` refuses other shapes.
+
+    >>> _row_count((8,)), _row_count((5, 8)), _row_count((1, 5, 8))
+    (1, 5, 5)
+    """
+    if len(shape) == 1:
+        return 1
+    return shape[1] if len(shape) == 3 and shape[0] == 1 else shape[0]
 
 
 def _matrix(file: Path, values: Any) -> Rows:

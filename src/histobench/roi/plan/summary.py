@@ -233,9 +233,11 @@ def overviews(
             metrics.setdefault(split.dataset, []).append(split.metric)
     for site in robustness:
         if _in(ROBUSTNESS, wanted.tasks) and _in(site.dataset, wanted.datasets):
-            cells = _robustness_cells(site, wanted)
-            hidden += len(site.packs) - len(cells)
-            columns.setdefault(site.dataset, []).append(OverviewColumn(ROBUSTNESS, site.column, cells))
+            cells = {} if site.reason else _robustness_cells(site, wanted)
+            hidden += 0 if site.reason else len(site.packs) - len(cells)
+            shown = columns.setdefault(site.dataset, [])
+            if cells:
+                shown.append(OverviewColumn(ROBUSTNESS, site.column, cells))
             remarks.setdefault(site.dataset, []).extend(index_words(site))
         else:
             hidden += len(site.packs)
@@ -311,8 +313,9 @@ def robustness_overview(table: RobustnessTable) -> Overview:
         for name, heading, more in shown_measures(table)
         if name != COUNTED
     ]
+    counted = f" ({first['num_samples']:,} images, {first['num_groups']:,} groups)"
     return Overview(
-        f"{table.dataset}: {what} ({first['num_samples']:,} images, {first['num_groups']:,} groups)",
+        f"{table.dataset}: {what}{'' if table.reason else counted}",
         tuple(column for column in columns if any(cell.value is not None for cell in column.cells.values())),
         tuple(pack.encoder for pack in table.packs),
         0,

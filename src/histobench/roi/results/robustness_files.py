@@ -50,6 +50,11 @@ class StoredRobustness:
         return f"{self.content['images']} {self.content.get('interval_method', '')}"
 
     @property
+    def reason(self) -> str:
+        """Why there is no number for any encoder on these images; empty where there are some."""
+        return str(self.content.get("reason") or "")
+
+    @property
     def outdated(self) -> bool:
         """Whether its intervals are those of an older version: percentiles, which are too narrow."""
         return "interval_method" not in self.content
@@ -94,6 +99,7 @@ def write_robustness(results_dir: Path, result: RobustnessResult, *, identity: R
                 }
                 for key, measure in measures.items()
             },
+            **({"reason": result.reason} if result.reason else {}),
             "details": dict(result.pack.details),
             "label_site_cramers_v": None if np.isnan(result.confounding) else result.confounding,
             "sites": {site: int(count) for site, count in zip(tissue.site_names, counts, strict=True)},

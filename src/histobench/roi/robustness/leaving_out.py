@@ -42,6 +42,10 @@ Range = Literal["share", "contrast", "ratio"]
 _SEED = 0
 
 
+class NothingToCompareError(HistobenchError):
+    """No encoder can have a measure by this column; it has a single site, for example."""
+
+
 @dataclass(frozen=True)
 class Units:
     """What is left out one at a time: `of_image` [n] numbers the groups, or blocks of groups, of images."""

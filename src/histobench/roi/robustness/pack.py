@@ -36,6 +36,7 @@ from histobench.roi.robustness.indices import (
 )
 from histobench.roi.robustness.leaving_out import (
     Measure,
+    NothingToCompareError,
     Range,
     Units,
     clustering_without,
@@ -96,13 +97,18 @@ def measure_robustness(
     Without `k` it is the one whose majority vote has the best balanced accuracy. With `slow` clusters and the
     label-site schedule are measured as well. What is left out for the intervals depends on the groups alone,
     so two encoders on the same images are paired.
+
+    Raises
+    ------
+    NothingToCompareError
+        The images do not come from two sites, or not from two classes.
     """
     if not tissue.site_names:
-        raise HistobenchError("no image names its site; robustness compares sites")
+        raise NothingToCompareError("no image names its site; robustness compares sites")
     if len(tissue.site_names) < 2:
-        raise HistobenchError("there is only one site; robustness compares sites")
+        raise NothingToCompareError("there is only one site; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
-        raise HistobenchError("there is only one class; robustness compares classes with sites")
+        raise NothingToCompareError("there is only one class; robustness compares classes with sites")
     work = PackWork(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()

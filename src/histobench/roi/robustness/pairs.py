@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.leaving_out import Measure, Range, Units, measured, units_of
+from histobench.roi.robustness.leaving_out import (
+    Measure,
+    NothingToCompareError,
+    Range,
+    Units,
+    measured,
+    units_of,
+)
 from histobench.roi.robustness.neighbours import Floats, Ints
 from histobench.roi.robustness.pack import Pack
 
@@ -86,7 +92,7 @@ def register(places: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Reg
     """
     known = {name: values for name, values in columns.items() if any(values)}
     if not known:
-        raise HistobenchError(
+        raise NothingToCompareError(
             "registered pairs need a column that says how images of a place differ, such as scanner or stain"
         )
     rows: list[int] = []
@@ -211,7 +217,7 @@ def measure_pairs(
     """
     found = list(matches(registered))
     if not found:
-        raise HistobenchError(
+        raise NothingToCompareError(
             "no place is shown twice; registered pairs need images of the same place (the same `pair`) that "
             "differ in scanner, stain or another site column"
         )
