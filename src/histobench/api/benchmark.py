@@ -567,6 +567,8 @@ class Benchmark:
     left_out : dict of str to str
         What the call that returned this object could not do, with the reason: an encoder that could not be
         created, a task that could not be run. The same call tries again.
+    keeper : object
+        Keeps a temporary `folder` until this object is no longer used.
     encoders, datasets : tuple of str
         Names, in the order of the folder.
     plot : Plots
