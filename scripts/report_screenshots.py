@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
-WIDE, PHONE = (1440, 900), (390, 844)
+WIDTH, HEIGHT = 1440, 900
 MOST_BYTES = 240_000
 
 
@@ -34,17 +34,17 @@ def main() -> int:
     pages = _pages(overview)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (place, size, theme) in pages.items():
+        for name, place in pages.items():
             context = browser.new_context(
-                viewport={"width": size[0], "height": size[1]}, color_scheme=theme, reduced_motion="reduce"
+                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light", reduced_motion="reduce"
             )
             page = context.new_page()
             page.goto((args.site / "index.html").resolve().as_uri() + place)
             page.wait_for_selector("main h1")
             page.wait_for_load_state("networkidle")
             page.wait_for_timeout(1000)
-            height = min(int(page.evaluate("document.documentElement.scrollHeight")), int(1.6 * size[1]))
-            page.set_viewport_size({"width": size[0], "height": height})
+            height = min(int(page.evaluate("document.documentElement.scrollHeight")), int(1.6 * HEIGHT))
+            page.set_viewport_size({"width": WIDTH, "height": height})
             page.wait_for_timeout(1500)
             _save(page.screenshot(), args.out / f"report-{name}.png")
             context.close()
@@ -52,8 +52,8 @@ def main() -> int:
     return 0
 
 
-def _pages(overview: dict[str, Any]) -> dict[str, tuple[str, tuple[int, int], str]]:
-    """Name -> address, size of the window, theme: the first encoder on the dataset with most images."""
+def _pages(overview: dict[str, Any]) -> dict[str, str]:
+    """Name -> address: the first encoder on the dataset with most images."""
     datasets, encoders, runs = overview["datasets"], overview["encoders"], overview["runs"]
     dataset = max(range(len(datasets)), key=lambda k: datasets[k]["images"])
     run = next(k for k, d in enumerate(runs["dataset"]) if d == dataset)
@@ -65,19 +65,17 @@ def _pages(overview: dict[str, Any]) -> dict[str, tuple[str, tuple[int, int], st
         board["setting"] or "-",
         board["preset"],
     ]
-    helped = next((name for name in overview["agents"] if " + " in name), "")
     pages = {
-        "leaderboard": ("", WIDE, "light"),
-        "dataset": (f"#/dataset/{quote(parts[0], safe='')}", WIDE, "light"),
-        "run": ("#/run/" + "/".join(quote(part, safe="") for part in parts), WIDE, "light"),
-        "compare": (f"#/compare?dataset={quote(parts[0])}", WIDE, "light"),
-        "methods": ("#/methods", WIDE, "light"),
-        "phone": ("", PHONE, "dark"),
+        "leaderboard": "",
+        "dataset": f"#/dataset/{quote(parts[0], safe='')}",
+        "run": "#/run/" + "/".join(quote(part, safe="") for part in parts),
+        "compare": f"#/compare?dataset={quote(parts[0])}",
+        "methods": "#/methods",
     }
     if overview["agents"]:
-        pages["agents"] = ("#/agents", WIDE, "light")
-    if helped:
-        pages["episode"] = (f"#/episode/{quote(helped, safe='')}/3", WIDE, "dark")
+        pages["agents"] = "#/agents"
+    if overview["consult"]:
+        pages["consult"] = "#/consult"
     return pages
 
 

@@ -57,6 +57,14 @@ def options_of_agents() -> list[Declared]:
     ]
 
 
+def options_of_consult() -> list[Declared]:
+    """How the model writes and how its provider is asked, as in `hb.mint.run`."""
+    found = {each.name: each for each in options_of_agents()}
+    sampling = ("temperature", "top_p", "seed", "reasoning_effort", "reasoning_history", "constrain")
+    asking = ("cache", "prices", "attempts", "timeout", "rpm", "tpm", "balance", "batch")
+    return [found[name] for name in (*sampling, *asking)]
+
+
 def updated(text: str, function: str, options: Sequence[Declared]) -> str:
     """The source with the options in the signature and in the docstring of a function."""
     start = text.index(f"\ndef {function}(")
@@ -118,11 +126,12 @@ def entry(each: Declared) -> str:
 def sources() -> dict[Path, str]:
     """Each file with what should be in it, before ruff has formatted it."""
     benchmark, features = SOURCE / "api" / "benchmark.py", SOURCE / "api" / "features.py"
-    agents = SOURCE / "mint" / "agent_runs.py"
+    agents, consult = SOURCE / "mint" / "agent_runs.py", SOURCE / "consult" / "consult_runs.py"
     found = {
         benchmark: updated(benchmark.read_text(encoding="utf-8"), "run", options_of_run()),
         features: updated(features.read_text(encoding="utf-8"), "extract", options_of_extract()),
         agents: updated(agents.read_text(encoding="utf-8"), "run", options_of_agents()),
+        consult: updated(consult.read_text(encoding="utf-8"), "run", options_of_consult()),
     }
     found[features] = updated(found[features], "evaluate", options_of(Options))
     return {path: formatted(text) for path, text in found.items()}
@@ -141,7 +150,7 @@ def formatted(text: str) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     for path, text in sources().items():
         write_text(path, text)
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,6 +79,10 @@ def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -
     text = inspect.getdoc(value) or ""
     assert text, name
     if inspect.isclass(value):
+        told = re.findall(r"^([a-zA-Z_, ]+)(?: : .*)?$", text, flags=re.MULTILINE)
+        known = {each.strip() for line in told for each in line.split(",")}
+        own = [each.name for each in fields(value) if each.init] if is_dataclass(value) else []
+        assert [each for each in own if each not in known] == [], name
         return
     assert "Returns\n-------" in text or inspect.signature(value).return_annotation == "None", name
     asked = [each for each in inspect.signature(value).parameters if each != "self"]

@@ -116,6 +116,6 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(
 def test_the_demo_dataset_passes_its_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
     assert main(["data", "demo", str(out), "--per-class", "2", "--size", "64", "--debug"]) == 0
-    command = capsys.readouterr().out.splitlines()[-1].removeprefix("check it with: histobench ")
+    command = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: histobench ")
     assert main(command.split()) == 0
     assert "9 classes, 27 images" in capsys.readouterr().out

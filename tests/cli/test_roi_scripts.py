@@ -114,8 +114,8 @@ def test_every_documented_results_file_is_there(workplace: Path) -> None:
 
 def test_settings_that_do_not_fit_are_named(workplace: Path) -> None:
     log = (workplace / "evaluate.log").read_text()
-    assert "few-shot ways 10 left out" in log
-    assert "few-shot shots 256 left out" in log
+    assert "Few-shot: ways 10 left out" in log
+    assert "Few-shot: shots 256 left out" in log
 
 
 def test_zero_shot_on_the_synthetic_tiles_beats_chance(workplace: Path) -> None:
@@ -129,6 +129,7 @@ def test_the_bootstrap_script_writes_intervals_and_skips_them_the_second_time(wo
     assert first.returncode == 0, first.stderr
     summary = json.loads((workplace / "results" / "bootstrap_ci_summary.json").read_text())
     assert summary
+    assert "tiny-vl on CRC-100K\ntask " in first.stdout
     knn = workplace / "results" / "CRC-100K_tiny-vl" / "KNN"
     stamp = (knn / "KNN_bootstrap_ci.json").stat().st_mtime_ns
     second = _run("02-Bootstrap_Statistical_Analysis.py", *arguments, cwd=workplace)

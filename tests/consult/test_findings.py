@@ -207,6 +207,8 @@ def test_an_agent_that_does_not_beat_the_reader_is_told_so(
     assert len(short.splitlines()) < len(printed.splitlines()) / 2
     assert "small-model+native does not beat the reader in arm strong" in short
     assert "small-model+native: registered contrasts" in short
+    units = {case.group or case.id for case in study.cases}
+    assert f"represent all test images. 95% intervals over {len(units)} " in short
     assert "policy-reader: registered contrasts" not in short
     rows = [line for line in short.splitlines() if "the reader in arm" not in line and "caution" not in line]
     assert max(map(len, rows)) <= 80

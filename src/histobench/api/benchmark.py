@@ -241,11 +241,10 @@ def _plan(values: dict[str, Any]) -> Plan:
     from histobench.api.encoder import device_text
     from histobench.roi.plan.schema import plan_from
 
-    where = "histobench.run"
     try:
-        return plan_from({**values, "device": device_text(values.get("device"))}, where=where, base=Path("."))
+        return plan_from({**values, "device": device_text(values.get("device"))}, where="", base=Path("."))
     except HistobenchError as error:
-        raise InvalidParameterError(str(error).removeprefix(f"{where}: ")) from error
+        raise InvalidParameterError(str(error)) from error
 
 
 def _one_target(several: Sequence[Dataset | str], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -568,6 +567,8 @@ class Benchmark:
     left_out : dict of str to str
         What the call that returned this object could not do, with the reason: an encoder that could not be
         created, a task that could not be run. The same call tries again.
+    keeper : object
+        Keeps a temporary `folder` until this object is no longer used.
     encoders, datasets : tuple of str
         Names, in the order of the folder.
     plot : Plots
@@ -881,7 +882,7 @@ def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
 class ComparisonTable:
     """A comparison of encoders; `compare` returns one.
 
-    It prints itself as Markdown, and as two tables in a notebook.
+    It prints itself as tables of text, and as two tables in a notebook.
 
     Attributes
     ----------
@@ -973,11 +974,13 @@ class ComparisonTable:
         return () if self.comparison is None else self.comparison.tables
 
     def __repr__(self) -> str:
-        from histobench.roi.comparison.comparison_files import grid_markdown, markdown
+        from histobench.roi.comparison.comparison_files import grid_text
+        from histobench.roi.comparison.grids import grids
         from histobench.roi.comparison.splits_compared import split_grid
 
-        blocks = [grid_markdown(split_grid(table)) + "\n" for table in self.over_splits]
-        return "\n".join(blocks + ([] if self.comparison is None else [markdown(self.comparison)]))
+        tables = [split_grid(table, digits=3) for table in self.over_splits]
+        tables += [] if self.comparison is None else grids(self.comparison, digits=3)
+        return "\n\n".join(map(grid_text, tables))
 
     def _repr_html_(self) -> str:
         shown = self.comparison or self.over_splits[0]

@@ -52,6 +52,10 @@ class Dataset:
         How it was read, so that it can be read again.
     seed : int or None
         Seed of the split, if one was drawn.
+    reading : Reading
+        Images, labels and what was noticed while they were read; `check` reports on it.
+    table : FrameTable or None
+        The DataFrame that the images come from, if they come from one.
     """
 
     reading: Reading

@@ -56,6 +56,8 @@ class Features:
         Image names.
     classes : tuple of str
         Class names; the class id is the position.
+    features : FeatureSet
+        The same as tensors, with the metadata of the feature file.
     """
 
     features: FeatureSet

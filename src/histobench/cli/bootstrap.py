@@ -7,12 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.terminal import in_flags
+from histobench.cli.terminal import in_flags, print_columns
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from histobench.roi.comparison.stored_intervals import StoredIntervals
 
@@ -85,23 +84,15 @@ def bootstrap_command(args: argparse.Namespace) -> int:
 
 
 def _print(found: list[StoredIntervals], console: Console) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("dataset", "encoder", "task"):
-        table.add_column(column, overflow="fold")
-    for title in _SHOWN.values():
-        table.add_column(f"{title} (95%)", no_wrap=True)
+    shown: dict[str, list[dict[str, str]]] = {}
     for item in found[:_LONGEST]:
         metrics = item.content["metrics"] if item.content else {}
-        table.add_row(
-            item.run.identity.dataset,
-            item.run.identity.encoder,
-            f"{item.run.task} {item.run.setting}".rstrip(),
-            *(_shown(metrics.get(name)) for name in _SHOWN),
-        )
-    console.print(table)
+        values = {f"{title} (95%)": _shown(metrics.get(name)) for name, title in _SHOWN.items()}
+        row = {"task": item.run.task, "setting": item.run.setting, **values}
+        shown.setdefault(f"{item.run.identity.encoder} on {item.run.identity.dataset}", []).append(row)
+    for title, rows in shown.items():
+        console.print(title, style="bold", soft_wrap=True)
+        print_columns(rows)
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
     console.print(
@@ -140,12 +131,9 @@ def _lacks(content: dict[str, Any], name: str) -> bool:
     return entry is not None and entry.get("ci_lower") is None
 
 
-def _shown(entry: dict[str, float | None] | None) -> str | Text:
-    from rich.text import Text
-
+def _shown(entry: dict[str, float | None] | None) -> str:
     if entry is None or entry["value"] is None:
         return "-"
     if entry["ci_lower"] is None or entry["ci_upper"] is None:
         return f"{entry['value']:.3f}"
-    interval = f"{entry['ci_lower']:.3f}-{entry['ci_upper']:.3f}"
-    return Text.assemble(f"{entry['value']:.3f} ", (interval, "dim"))
+    return f"{entry['value']:.3f} [{entry['ci_lower']:.3f}, {entry['ci_upper']:.3f}]"

@@ -84,8 +84,8 @@ def table_command(args: argparse.Namespace) -> int:
       histobench consult table study/
       histobench consult table study/ --runs elsewhere/ --json table.json
     """
-    from histobench.cli.terminal import whole_lines
-    from histobench.consult.findings import findings_of
+    from histobench.cli.terminal import count_of, whole_lines
+    from histobench.consult.findings import findings_of, groups_of
     from histobench.core.files import write_json
 
     findings = findings_of(args.study, runs=args.runs)
@@ -101,6 +101,11 @@ def table_command(args: argparse.Namespace) -> int:
         _print_blinding(console, findings.study.facts.blinding)
     else:
         print_accuracy(lines, console)
+        grouped = any(case.group for case in findings.study.cases)
+        units = count_of(len(set(groups_of(findings.study))), "group" if grouped else "case")
+        console.print(
+            f"Cases are weighted to represent all test images. 95% intervals over {units}.", soft_wrap=True
+        )
         _print_short_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
     for agent in findings.agents if args.verbose else ():
         ranks = findings.usefulness(agent)

@@ -441,5 +441,5 @@ def _demo(args: argparse.Namespace) -> int:
         sites=args.sites or "",
     )
     say(f"synthetic dataset: {table}")
-    say(f"check it with: histobench data check {table} --class2id_txt {table.with_suffix('.txt')}")
+    say(f"Next: histobench data check {table}")
     return 0

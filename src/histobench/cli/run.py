@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -268,18 +267,11 @@ def _plan(args: argparse.Namespace) -> Plan:
             "datasets": [_dataset(args, source) for source in args.data.split(",")],
             "encoders": args.models or "",
         }
-        base, where = Path("."), "command line"
+        base, where = Path("."), ""
     values |= given_flags(args, plan_options())
     if args.results is not None:
         values["results"] = str(Path(args.results).absolute())
-    try:
-        return plan_from(values, where=where, base=base)
-    except HistobenchError as error:
-        if args.plan:
-            raise
-        # The flags are what the user knows, not the plan that is made from them.
-        said = re.sub(r"^command line: (datasets\[\d+\]: )?", "", str(error))
-        raise HistobenchError(f"--data {said[7:]}" if said.startswith("source ") else said) from None
+    return plan_from(values, where=where, base=base)
 
 
 def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:

@@ -25,8 +25,6 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
-from histobench.mint.agents.completion import ReasoningHistory
-from histobench.mint.agents.limits import Balance
 from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.mint.runs.play import no_display
 from histobench.roi.data.roi_dataset import RoiDataset
@@ -314,11 +312,12 @@ def run(
     concurrency: int = 8,
     max_cost: float | None = None,
     max_tokens: int = CONSULT_MAX_TOKENS,
+    # The options below are written by scripts/write_signatures.py from the records.
     temperature: float = 0.0,
     top_p: float | None = None,
     seed: int | None = None,
     reasoning_effort: str | None = None,
-    reasoning_history: ReasoningHistory = "provider",
+    reasoning_history: Literal["provider", "none", "all"] = "provider",
     constrain: bool = False,
     cache: str | Path | None = None,
     prices: str | Path | None = None,
@@ -326,7 +325,7 @@ def run(
     timeout: float = 300.0,
     rpm: float | None = None,
     tpm: float | None = None,
-    balance: Balance = "least-busy",
+    balance: Literal["least-busy", "round-robin"] = "least-busy",
     batch: str | None = None,
 ) -> ConsultRuns:
     """Let an agent play the cases of a study; an interrupted run continues.
@@ -364,10 +363,36 @@ def run(
         Dollars that all runs of the folder may cost together.
     max_tokens : int, default 800
         Most tokens of one message.
-    temperature, top_p, seed, reasoning_effort, reasoning_history, constrain
-        How the model writes, as in `histobench.mint.run`.
-    cache, prices, attempts, timeout, rpm, tpm, balance, batch
-        How the provider is asked, as in `histobench.mint.run`.
+    temperature : float, default 0.0
+        Sampling temperature.
+    top_p : float, optional
+        Nucleus sampling (default: the provider's).
+    seed : int, optional
+        Seed of the sampling, if the provider has one.
+    reasoning_effort : str, optional
+        Low, medium, high, ...; temperature and stop words are not sent then.
+    reasoning_history : {"provider", "none", "all"}, default "provider"
+        Which of its earlier reasoning the model receives: as the provider documents, none, or all.
+    constrain : bool, default False
+        Force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), or with
+        `calls` native by requiring a function call.
+    cache : str or Path, optional
+        File of cached answers, or none (default: answers.sqlite in the output folder).
+    prices : str or Path, optional
+        YAML file of prices: MODEL: [input, output], dollars per million tokens.
+    attempts : int, default 10
+        Attempts per request.
+    timeout : float, default 300.0
+        Seconds to wait for one answer.
+    rpm : float, optional
+        Limit of requests per minute, besides the provider's own.
+    tpm : float, optional
+        Limit of tokens per minute, besides the provider's own.
+    balance : {"least-busy", "round-robin"}, default "least-busy"
+        How to choose between several servers (openai:M@http://a/v1,http://b/v1).
+    batch : str, optional
+        Send the turns of all running episodes together: `hosted` (the provider's batch service), or a command
+        with {requests} and {answers}; `concurrency` is the size of a batch.
 
     Returns
     -------
@@ -378,6 +403,12 @@ def run(
     ------
     HistobenchError
         If a parameter is wrong, or if the run cannot continue.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> runs = hb.consult.run("study", "policy:reader", arms="none,strong")  # doctest: +SKIP
+    >>> hb.consult.table(runs)  # doctest: +SKIP
     """
     given = dict(locals())
     place = _folder(study)

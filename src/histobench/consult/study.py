@@ -289,7 +289,17 @@ class Lessons:
 
 @dataclass(frozen=True)
 class Study:
-    """A folder that `consult prepare` wrote."""
+    """A study; `prepare` and `open_study` return one.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder that `prepare` wrote.
+    facts : StudyFacts
+        What was prepared: dataset, classes, encoders with their roles, arms, blinding checks, cautions.
+    cases : tuple of Case
+        The cases in the order in which they are played, with options and selection probabilities.
+    """
 
     folder: Path
     facts: StudyFacts

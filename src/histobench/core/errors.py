@@ -22,6 +22,15 @@ class InterruptedWorkError(KeyboardInterrupt):
     """The user (or the system) has stopped the work; the text says what is kept."""
 
 
+def located(where: str, text: object) -> str:
+    """A message after the place that it is about, if there is one.
+
+    >>> located("bench.yaml", "'encoders' is missing"), located("", "`data` x.csv does not exist")
+    ("bench.yaml: 'encoders' is missing", '`data` x.csv does not exist')
+    """
+    return f"{where}: {text}" if where else str(text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of an error message: the nearest known names, or all of them when few.
 

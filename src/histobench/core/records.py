@@ -32,7 +32,7 @@ from typing import (
     get_type_hints,
 )
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError, did_you_mean, located
 from histobench.core.parameters import InvalidParameterError, file_path, refused, text
 from histobench.core.plain_data import LARGEST
 
@@ -314,7 +314,7 @@ def _word(value: Any) -> Any:
 
 def unknown_key(key: object, known: Iterable[str], where: str) -> HistobenchError:
     """The error for a key that no option has."""
-    return HistobenchError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), known)}")
+    return HistobenchError(located(where, f"unknown key {key!r}; {did_you_mean(str(key), known)}"))
 
 
 def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -334,13 +334,13 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
         elif each.kind is int and each.words and str(value).isdecimal():
             value = int(str(value))
         if each.is_list and not value:
-            raise HistobenchError(f"{where}: '{each.name}' must be a list with at least one entry")
+            raise HistobenchError(located(where, f"'{each.name}' must be a list with at least one entry"))
         if each.kind is str and not each.words and not each.is_list:
             value = str(value)  # YAML reads 5e2 or 2024-01-01 as something else than a text
         try:
             found[each.name] = each.checked(value, each.name)
         except InvalidParameterError as error:
-            raise InvalidParameterError(f"{where}: {error}") from None
+            raise InvalidParameterError(located(where, error)) from None
     return found
 
 

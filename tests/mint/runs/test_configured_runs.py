@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
+from histobench.mint.configs import datasets
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
@@ -179,7 +181,74 @@ def test_a_line_that_the_task_class_cannot_take_is_the_users_to_mend(
     assert "MultipleChoiceTask cannot read it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("content", "complaint"), [("{}", "not a configuration"), ("[1", "not valid JSON")])
+LAB_TASK = """
+from histobench.mint.tasks import Task
+
+class LabTask(Task):
+    task_name = "reasoning"
+
+    def __init__(self, id, prompt, reference, **kwargs):
+        super().__init__(**kwargs)
+        self._id, self._prompt, self._reference = id, prompt, reference
+
+    def success(self, solution: str) -> bool:
+        return solution.strip() == f"lab {self.reference}"
+"""
+
+
+@pytest.mark.parametrize("dataset", ["slides", "gsm8k"])
+@pytest.mark.parametrize("named", ["lab_task:LabTask", "LabTask"])
+def test_a_configuration_names_a_class_of_your_own_for_any_dataset(
+    dataset: str,
+    named: str,
+    tmp_path: Path,
+    own_config: Callable[..., Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / f"{dataset} {named}"  # the current folder, in which a command does not look by itself
+    here.mkdir()
+    module = f"lab_{dataset}"
+    (here / f"{module}.py").write_text(LAB_TASK)
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if ":" not in named:  # as the guide of the published benchmark has it
+        found = datasets.import_class(module, "LabTask")
+        monkeypatch.setitem(datasets._registered, "LabTask", found)
+    server.answer = lambda body, number: replies.chat("<solution> lab 1 </solution>")
+    file = own_config(task_class=named.replace("lab_task", module), task_type="lab")
+    config = json.loads(file.read_text())
+    config["output_dir"] = f"out/m/F=None/max2_p2+tool+cd/lab/{dataset}"
+    file.write_text(json.dumps(config))
+    tasks = Path(config["task"]["filepath"])
+    tasks.write_text(
+        '{"id": 1, "prompt": "?", "reference": "1"}\n{"id": 2, "prompt": "?", "reference": "2"}\n'
+    )
+    assert main(["mint", "run", "--config", str(file)]) == 0
+    assert [line["state"]["success"] for line in script.lines(here / "out")] == [True, False]
+
+
+def test_the_key_that_is_wrong_in_a_configuration_is_named(
+    own_config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own_config()
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "output_dir": "out/a"}))
+    capsys.readouterr()
+    assert main(["mint", "run", "--config", str(file)]) == 2
+    expected = "gsm8k.json: output_dir out/a is not the folder of a run; expected <model>/F=<expert>"
+    assert expected in capsys.readouterr().err
+    del config["task"]["task_type"]
+    file.write_text(json.dumps(config))
+    assert main(["mint", "run", "--config", str(file)]) == 2
+    assert "gsm8k.json: the key 'task_type' is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [("{}", "'output_dir' is missing"), ("[1", "not valid JSON")]
+)
 def test_a_file_that_is_no_configuration_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str
 ) -> None:

@@ -136,7 +136,7 @@ def test_a_split_that_is_missing_is_left_out_for_all_and_said(results: Path) -> 
     (table,) = compare_splits(gone, metric="accuracy")
     assert table.n_splits == 9
     assert "9 of 10 splits" in table.notes[0]
-    assert any("9 splits show their own spread only roughly" in note for note in table.notes)
+    assert any("9 splits are too few to estimate their variance" in note for note in table.notes)
     assert any("1.0 times the size of training sets" in note for note in table.notes)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
@@ -168,6 +169,37 @@ def test_a_misspelled_dataset_is_named_by_its_flag(
     assert main(["run", "--data", "my_imagse", "--models", "random-vit"]) == 2
     said = capsys.readouterr().err
     assert said == "histobench run: error: --data my_imagse does not exist; did you mean my_images?\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prompts", "no.txt"], "--prompts no.txt does not exist"),
+        (["--class2id", "no.txt"], "--class2id no.txt does not exist"),
+        (["--features", "no.h5"], "--features no.h5 does not exist"),
+        (["--tasks", "KNNN"], "unknown task 'KNNN'; did you mean KNN?"),
+        (["--data", "images,other/images"], "two datasets are called 'images'; give each its own name"),
+    ],
+)
+def test_a_message_names_flags_and_parameters_and_not_the_plan_that_is_made_of_them(
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for folder in ("images/a", "images/b", "other/images"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--data", "images", "--models", "random-vit", *flags]) == 2
+    assert capsys.readouterr().err == f"histobench run: error: {message}\n"
+    given = dict(zip(("data", flags[0][2:]), ("images", flags[1]), strict=True))
+    given["data"] = given["data"].split(",")
+    if flags[0] in ("--prompts", "--class2id"):  # of a dataset, which load_dataset makes
+        return
+    with pytest.raises(hb.HistobenchError) as caught:
+        hb.run(encoders="random-vit", **given)
+    assert str(caught.value) == message.replace(flags[0], f"`{flags[0][2:]}`")
 
 
 def test_a_dry_run_can_go_on_without_what_is_missing(

@@ -63,7 +63,10 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
         ({"datasets": [{"source": "nowhere"}]}, "nowhere does not exist"),
         ({"datasets": [{"source": "pathorob-cammelyon"}]}, "did you mean pathorob-camelyon"),
         ({"datasets": ["tiles", "tiles"]}, "two datasets are called 'tiles'"),
-        ({"datasets": [{"source": "tiles", "prompts": "no.txt"}]}, r"prompts .*no\.txt does not exist"),
+        (
+            {"datasets": [{"source": "tiles", "prompts": "no.txt"}]},
+            r"bench.yaml: datasets\[0\]: `prompts` .*no\.txt does not exist",
+        ),
         ({"seed": "many"}, "seed: expected a whole number"),
         ({"n_shot": [1, True]}, "n_shot: expected a whole number"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, found -1"),

@@ -74,8 +74,8 @@ def test_impossible_ways_and_shots_are_left_out_by_name() -> None:
     result = run(n_way=[2, 7, 9], n_shot=[1, 20, 32, 64])
     assert [s.name for s in result.settings] == ["2way_1shot", "2way_20shot", "5way_1shot", "5way_20shot"]
     assert result.warnings == [
-        "few-shot ways 7, 9 left out: the training set has 5 classes",
-        "few-shot shots 32, 64 left out: the smallest class has 20 images",
+        "ways 7, 9 left out: the training set has 5 classes",
+        "shots 32, 64 left out: the smallest class has 20 training images",
     ]
 
 

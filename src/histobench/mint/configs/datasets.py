@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -228,11 +230,27 @@ def import_class(module: str, name: str) -> Any:
     if module.startswith(PUBLISHED_PACKAGE):
         module = f"histobench.{module}"
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(_module(module), name)
     except (ImportError, AttributeError) as error:
         raise HistobenchError(f"no class {name} in the module {module}: {error}") from error
     except Exception as error:  # someone else's module: whatever it raises, say whose it is
         raise HistobenchError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the path, else of the current folder, where a command does not look by itself."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+    sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except BaseException:
+        sys.path.remove(here)
+        raise
 
 
 def _made(tool_class: Any) -> Tool:

@@ -61,7 +61,7 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
         raise HistobenchError(f"cannot read the configuration {path}: {error}") from error
     config = read_json(text, where=str(path))
     try:
-        cell = parse_cell(config["output_dir"])
+        cell = _cell(config["output_dir"])
         output = Path(str(config["output_dir"]).removesuffix(cell.path) or ".")
         cell = replace(cell, **{key: config["env_config"][key] for key in cell.env_config})
         settings = config["agent"]["config"]
@@ -78,11 +78,22 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
             rule=rule,
             data=_data_place(config["task"]["filepath"], dataset),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise HistobenchError(
+            f"{path}: the key {error} is missing; `histobench mint configs FOLDER` writes complete files"
+        ) from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise HistobenchError(f"{path} is not a configuration of a run ({error!r})") from error
     except HistobenchError as error:
         raise HistobenchError(f"{path}: {error}") from error
     return ConfiguredCell(planned, output)
+
+
+def _cell(output_dir: str) -> Cell:
+    try:
+        return parse_cell(output_dir)
+    except HistobenchError as error:
+        raise HistobenchError(f"output_dir {error}") from None
 
 
 def _agent(class_name: str, settings: Mapping[str, Any]) -> AgentSpec:
@@ -117,12 +128,10 @@ def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
 def _dataset(cell: Cell, config: Mapping[str, Any]) -> TaskDataset:
     if cell.dataset in BUILT_IN:
         return built_in_dataset(cell.dataset)
-    try:
-        dataset = get_dataset(cell.dataset)
-    except HistobenchError:
-        if ":" not in config["task_class"]:
-            raise
+    if "task_class" in config:
         dataset = TaskDataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
+    else:
+        dataset = get_dataset(cell.dataset)
     if "tool_imports" not in config:
         return dataset
     return replace(dataset, tool_imports=tuple((module, name) for module, name in config["tool_imports"]))

@@ -479,8 +479,7 @@ def _notes(
         notes.append(statistics.note)
     if pairs:
         notes.append(
-            "the correction is for the pairs of this table; other metrics, tasks and datasets are further "
-            "looks at the data, for which nothing is corrected"
+            "corrected for the pairs of this table, not for choosing among metrics, tasks or datasets"
         )
     return tuple(notes)
 

@@ -279,6 +279,23 @@ def markdown(comparison: Comparison) -> str:
     return "\n\n".join([*blocks, *map(grid_markdown, grids(comparison))]) + "\n"
 
 
+def grid_text(grid: Grid) -> str:
+    """One table in aligned columns, with its title and notes.
+
+    >>> from histobench.roi.comparison.grids import Grid
+    >>> print(grid_text(Grid("KNN", ("encoder", "value"), (("uni", "0.9"), ("conch", "0.8")), ("one note",))))
+    KNN
+    encoder  value
+    uni      0.9
+    conch    0.8
+    - one note
+    """
+    cells = (grid.header, *grid.rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return "\n".join([grid.title, *rows, *(f"- {note}" for note in grid.notes)])
+
+
 def grid_markdown(grid: Grid) -> str:
     """One table with its title and notes."""
     lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]

@@ -266,10 +266,11 @@ class SamplingUnits:
         rarest = int(np.where(self.class_sizes > 0, self.units_of_class, self.n_units + 1).argmin())
         if self.n_units >= ENOUGH_GROUPS and present.min() >= ENOUGH_GROUPS // 2:
             return None
-        of_class = f", {int(present.min())} of them with class {self.name(rarest)}"
+        scarce = self.n_columns > 1 and present.min() < self.n_units
+        of_class = f", {int(present.min())} of them with class {self.name(rarest)}" if scarce else ""
         return (
-            f"only {self.n_units} groups{of_class if self.n_columns > 1 else ''}: "
-            "so few show their own spread only roughly, and intervals are widened for that"
+            f"only {self.n_units} groups{of_class}: "
+            "intervals from so few are approximate and widened to allow for that"
         )
 
     def name(self, label: int) -> str:

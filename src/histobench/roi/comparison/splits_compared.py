@@ -198,7 +198,7 @@ def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Seque
     notes = []
     if n_splits < FEWEST_SPLITS:
         notes.append(
-            f"caution: {n_splits} splits show their own spread only roughly; use at least {FEWEST_SPLITS}"
+            f"caution: {n_splits} splits are too few to estimate their variance; use at least {FEWEST_SPLITS}"
         )
     if ratio > LARGEST_TEST_TO_TRAIN:
         notes.append(

@@ -459,7 +459,8 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
         if not splitting:
             raise HistobenchError(
                 f"{root} has class folders ({_some(folders)}) but no train and test folders; "
-                "say how to split it: `split` 0.7/0.1/0.2"
+                "say how to split it: `split` 0.7/0.1/0.2, and `group_regex` '^(patient\\d+)_' if the "
+                "names of files start with the patient"
             )
         return _classes_below(root, None, "", warnings)
     odd = [folder for folder, word in words.items() if word is None]

@@ -139,7 +139,7 @@ def why_unresolved(
         if not is_computed(name):
             place = elsewhere_path(name)
             if names_features(name) and not place.exists():
-                return f"features: {place} does not exist"
+                return f"{place} does not exist"
         elif names_a_file(name):
             check_file(name)
         elif name not in _REGISTERED and name not in _plug_ins():

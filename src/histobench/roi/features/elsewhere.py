@@ -69,16 +69,14 @@ class ForeignPart:
 def find_parts(path: Path) -> list[ForeignPart]:
     """The files of features at a place, with the names of their rows; the numbers are read later."""
     if not path.exists():
-        raise HistobenchError(f"features: {path} does not exist")
+        raise HistobenchError(f"{path} does not exist")
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
         kinds = sorted({file.suffix.lower() for file in files})
         if not files:
-            raise HistobenchError(f"features: {path} has no feature files ({', '.join(SUFFIXES)})")
+            raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)})")
         if len(kinds) > 1:
-            raise HistobenchError(
-                f"features: {path} has files of several kinds ({', '.join(kinds)}); give one"
-            )
+            raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
     else:
         files = [path]
     return [_part(file) for file in files]
@@ -96,14 +94,14 @@ def _part(file: Path) -> ForeignPart:
         ".h5ad": _anndata,
     }
     if suffix not in readers:
-        raise HistobenchError(f"features: {file} is not one of {', '.join(SUFFIXES)}")
+        raise HistobenchError(f"{file} is not one of {', '.join(SUFFIXES)}")
     try:
         return readers[suffix](file)
     except HistobenchError:
         raise
     except ModuleNotFoundError as error:
         raise HistobenchError(
-            f"features: {file.name} needs the package {error.name}; run: pip install 'histobench[features]'"
+            f"{file.name} needs the package {error.name}; run: pip install 'histobench[features]'"
         ) from error
     except Exception as error:  # a foreign file may be damaged in any way
         raise _bad(
@@ -345,7 +343,7 @@ def _matrix(file: Path, values: Any) -> Rows:
 
 
 def _bad(file: Path, what: str) -> HistobenchError:
-    return HistobenchError(f"features: {file} {what}")
+    return HistobenchError(f"{file} {what}")
 
 
 # Matching with the labels
@@ -375,7 +373,7 @@ def import_features(
     if missing and (not skip_missing or len(missing) == total):
         known = [*by_slide, *rows_of][:10_000]
         raise HistobenchError(
-            f"features: {len(missing)} of {total} images of {dataset.name} are not in {path} "
+            f"{len(missing)} of {total} images of {dataset.name} are not in {path} "
             f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
             "other images? `on_bad_image` skip leaves them out"
         )
@@ -408,7 +406,7 @@ def import_features(
             extractions.append(Extraction(label, name, split, target, len(features), 0, mark))
     widths = {split: int(features.embeddings.shape[1]) for split, features in sets.items()}
     if len(set(widths.values())) > 1:
-        raise HistobenchError(f"features: {path} has features of several lengths: {widths}")
+        raise HistobenchError(f"{path} has features of several lengths: {widths}")
     return extractions, sets
 
 
@@ -426,7 +424,7 @@ def _check_listed_once(
             other = listed.setdefault((part.file, row), image)
             if other is not image:
                 raise HistobenchError(
-                    f"features: {image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
+                    f"{image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
                     "one row of each image or slide"
                 )
 
@@ -450,7 +448,7 @@ def _slide_index(parts: Sequence[ForeignPart]) -> dict[str, Found]:
         for slide, members in rows.items():
             if slide in found and found[slide][0] is not part:
                 raise HistobenchError(
-                    f"features: tiles of {slide} are in {found[slide][0].file} and {part.file}; keep one"
+                    f"tiles of {slide} are in {found[slide][0].file} and {part.file}; keep one"
                 )
             found[slide] = part, members
     return found
@@ -463,9 +461,7 @@ def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int
     for part in parts:
         for row, name in enumerate(part.names):
             if name in full:
-                raise HistobenchError(
-                    f"features: {name} occurs twice, in {full[name][0].file} and {part.file}"
-                )
+                raise HistobenchError(f"{name} occurs twice, in {full[name][0].file} and {part.file}")
             full[name] = (part, row)
             for key in {_base(name), _stem(name)}:
                 short[key] = None if key in short else (part, row)
@@ -519,7 +515,7 @@ def _matched(
         else:
             has_slides = True
             if not rows:
-                log.warning("features: %s has no tiles; left out", part.file)
+                log.warning("%s has no tiles; left out", part.file)
                 continue
             names += [part.names[row] for row in rows]
         whole = cache[part.file]
@@ -530,9 +526,9 @@ def _matched(
     if len(widths) != 1:
         who = f"the {split} images of {dataset.name}"
         if not widths:
-            raise HistobenchError(f"features: none of {who} has features")
+            raise HistobenchError(f"none of {who} has features")
         raise HistobenchError(
-            f"features: {who} have features of several lengths ({', '.join(map(str, widths))}): are the "
+            f"{who} have features of several lengths ({', '.join(map(str, widths))}): are the "
             "files of one encoder?"
         )
     groups = None

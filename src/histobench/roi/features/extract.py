@@ -323,8 +323,8 @@ class _Run:
             )
         if self.settings.num_workers > pool.workers:
             self.progress.say(
-                f"loading with {pool.workers} of {self.settings.num_workers} workers: more would only wait "
-                "for each other on this machine's cores"
+                f"loading images with {pool.workers} of {self.settings.num_workers} workers: this machine's "
+                "cores allow no more"
             )
         stage = self._stage(active, lists, inventory)
         names = ", ".join(track.encoder.name for track in active)

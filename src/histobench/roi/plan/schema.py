@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.clusters import read_options
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, located
 from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
@@ -103,19 +103,24 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
 
 
 def plan_from(content: Any, *, where: str, base: Path) -> Plan:
-    """A checked plan from plain values; `where` starts every error message."""
+    """A checked plan from plain values.
+
+    `where` is the file that they are from, which starts every error message; empty: they are parameters.
+    """
     values = dict(_mapping(content, where))
     known = [*(each.name for each in plan_options()), "datasets", "encoders", "results"]
     for key in values:
         if key not in known:
             raise unknown_key(key, known, where)
     datasets = tuple(
-        _dataset(entry, f"{where}: datasets[{position}]", base)
+        _dataset(entry, f"{where}: datasets[{position}]" if where else "", base)
         for position, entry in enumerate(_sequence(values, "datasets", where))
     )
     duplicates = sorted({d.name for d in datasets if sum(d.name == other.name for other in datasets) > 1})
     if duplicates:
-        raise HistobenchError(f"{where}: two datasets are called {duplicates[0]!r}; give each its own name")
+        raise HistobenchError(
+            located(where, f"two datasets are called {duplicates[0]!r}; give each its own name")
+        )
     foreign = _foreign(values.pop("features", None), where, base)
     encoders = tuple(str(name) for name in _sequence(values, "encoders", where, required=not foreign))
     encoders, combined = _with_combinations((*encoders, *foreign), values.pop("combine", None), where)
@@ -123,7 +128,7 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     values |= {"combine": list(combined)} if combined else {}
     for name in ("slurm", "slurm_cpu"):
         if values.get(name) is not None:
-            values[name] = _job_options(values[name], f"{where}: {name}")
+            values[name] = _job_options(values[name], located(where, name))
     given = values_from(plan_options(), values, where)
     settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
     options = {name: given.pop(name) for name in TASK_KEYS if name in given}
@@ -145,7 +150,7 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         for preset in plan.presets:
             get_preset(preset)
     except HistobenchError as error:
-        raise HistobenchError(f"{where}: {error}") from None
+        raise HistobenchError(located(where, error)) from None
     return plan
 
 
@@ -174,7 +179,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
         if key not in known:
             raise unknown_key(key, known, where)
     if "source" not in values:
-        raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
+        raise HistobenchError(located(where, "'source' is missing (a CSV file or a folder of class folders)"))
     source, public = base / Path(str(values["source"])).expanduser(), None
     on_hub = not source.exists() and is_hub_dataset(str(values["source"]))
     if on_hub:
@@ -187,12 +192,12 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
         values = {"name": public.name, **values}
     if not source.exists() and not on_hub:
         shown = values["source"] if not source.suffix and "/" not in str(values["source"]) else source
-        raise HistobenchError(f"{where}: source {not_found(str(shown))}")
+        raise HistobenchError(located(where, f"{'source' if where else '`data`'} {not_found(str(shown))}"))
     given: dict[str, Any] = {
         "name": check_plain_name(
             # A folder may be given as `.` or `..`, which are no names.
             re.sub(r"[\[\]/\\]", "_", str(values.get("name") or source.resolve().stem)),
-            what=f"{where}: dataset",
+            what=located(where, "dataset"),
         ),
         "source": source,
     }
@@ -202,10 +207,10 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
             try:
                 check_plain(given[name])
             except FileNotFoundError:
-                raise HistobenchError(f"{where}: {name} {given[name]} does not exist") from None
+                raise HistobenchError(located(where, f"`{name}` {given[name]} does not exist")) from None
             except OSError as error:
                 raise HistobenchError(
-                    f"{where}: cannot read {name} {given[name]}: {error.strerror}"
+                    located(where, f"cannot read `{name}` {given[name]}: {error.strerror}")
                 ) from None
     if public is not None:
         given.setdefault("class2id", public.classes_file)
@@ -215,7 +220,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise HistobenchError(f"{where}: expected `key: value` lines, found {type(value).__name__}")
+        raise HistobenchError(located(where, f"expected `key: value` lines, found {type(value).__name__}"))
     return value
 
 
@@ -230,7 +235,7 @@ def _foreign(value: Any, where: str, base: Path) -> list[str]:
             alias, equals, place = "", "", str(item)
         path = base / Path(place.strip()).expanduser()
         if not path.exists():
-            raise HistobenchError(f"{where}: features: {path} does not exist")
+            raise HistobenchError(located(where, f"`features` {path} does not exist"))
         names.append(f"{alias.strip()}{equals}{ELSEWHERE}{path.resolve()}")
     return names
 
@@ -242,26 +247,28 @@ def _with_combinations(
     single = [name for name in encoders if not combined_parts(name)]
     asked = [name for name in encoders if combined_parts(name)]
     if combine is not None and not isinstance(combine, str | Sequence):
-        raise HistobenchError(f"{where}: combine: expected a list of pairs such as [[a, b]], or: all pairs")
+        raise HistobenchError(
+            located(where, "combine: expected a list of pairs such as [[a, b]], or: all pairs")
+        )
     if isinstance(combine, str):
         combine = [item.strip() for item in combine.split(",") if item.strip()]
     for item in combine or ():
         if isinstance(item, str) and item.strip().replace("_", " ") == "all pairs":
             asked += [f"{label_of(one)}+{label_of(other)}" for one, other in combinations(single, 2)]
             if len(single) < 2:
-                raise HistobenchError(f"{where}: combine: all pairs needs two encoders or more")
+                raise HistobenchError(located(where, "combine: all pairs needs two encoders or more"))
             continue
         name = item if isinstance(item, str) else "+".join(map(str, item))
         if not combined_parts(name):
             raise HistobenchError(
-                f"{where}: combine: {item!r} does not name two encoders; write a+b or [a, b]"
+                located(where, f"combine: {item!r} does not name two encoders; write a+b or [a, b]")
             )
         asked.append(name)
     asked = list(dict.fromkeys(asked))
     for name in asked:
         parts = combined_parts(name)
         if len(set(parts)) < len(parts):
-            raise HistobenchError(f"{where}: combine: {name} names an encoder twice")
+            raise HistobenchError(located(where, f"combine: {name} names an encoder twice"))
         known = {*single, *map(label_of, single)}
         single += [part for part in parts if part not in known]
     return (*single, *asked), tuple(asked)
@@ -276,5 +283,5 @@ def _sequence(values: Mapping[str, Any], name: str, where: str, *, required: boo
     elif hasattr(value, "tolist"):  # an array, from Python
         value = value.tolist()
     if not isinstance(value, Sequence) or not value:
-        raise HistobenchError(f"{where}: '{name}' must be a list with at least one entry")
+        raise HistobenchError(located(where, f"'{name}' must be a list with at least one entry"))
     return value

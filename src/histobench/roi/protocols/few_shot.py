@@ -94,9 +94,9 @@ def possible_settings(
     shots = sorted({shot for shot in n_shot if 1 <= shot <= smallest})
     warnings = []
     if wrong := sorted(asked - set(ways)):
-        warnings.append(f"few-shot ways {_listed(wrong)} left out: the training set has {count} classes")
+        warnings.append(f"ways {_listed(wrong)} left out: the training set has {count} classes")
     if wrong := sorted(set(n_shot) - set(shots)):
-        warnings.append(f"few-shot shots {_listed(wrong)} left out: the smallest class has {smallest} images")
+        warnings.append(f"shots {_listed(wrong)} left out: the smallest class has {smallest} training images")
     return ways, shots, warnings
 
 

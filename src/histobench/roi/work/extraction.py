@@ -155,7 +155,7 @@ def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[st
     encoders = [_planned(prepared, place) for place in places]
     for encoder in encoders:  # its file is run: no output may name another one than the plan
         if asdict(encoder.recipe) not in asked["recipes"]:
-            raise HistobenchError(f"{encoder.recipe.name} is not in the plan of this run; begin a new run")
+            raise HistobenchError(f"{encoder.recipe.name} is not in the plan of this run; start a new run")
     settings = Settings(**{**asked["settings"], "on_bad_image": "skip"})
     return ShareStage(
         [encoder.recipe for encoder in encoders],
@@ -312,10 +312,7 @@ def _write_other_features(folder: RunFolder, unit: Unit, prepare_unit: Unit) -> 
     if names_features(asked):
         dataset = DatasetSource.from_note(spec["source"]).load()
         skip = spec["settings"]["on_bad_image"] == "skip"
-        try:
-            written, _ = import_features(dataset, asked, Path(spec["save_dir"]), skip_missing=skip)
-        except HistobenchError as error:  # what failed is named before its reason
-            raise HistobenchError(str(error).removeprefix("features: ")) from error
+        written, _ = import_features(dataset, asked, Path(spec["save_dir"]), skip_missing=skip)
     else:
         outputs = [folder.output(part) or {} for part in unit.spec["parts"]]
         for output in outputs:
@@ -408,7 +405,7 @@ def check_versions(prepared: Mapping[str, Any]) -> None:
         if here.get(package) != there.get(package):
             raise HistobenchError(
                 f"{socket.gethostname()} has {package} {here.get(package)}, but this run was planned with "
-                f"{there.get(package)}: install the same version on every node, or begin a new run"
+                f"{there.get(package)}: install the same version on every node, or start a new run"
             )
 
 
@@ -420,7 +417,7 @@ def check_machine(prepared: Mapping[str, Any]) -> None:
     if kind != prepared.get("device_kind"):
         raise HistobenchError(
             f"{socket.gethostname()} has {kind}, but this run was planned on {prepared.get('device_kind')}: "
-            "features would differ in their last bits; ask for nodes of one kind, or begin a new run"
+            "features would differ in their last bits; ask for nodes of one kind, or start a new run"
         )
 
 

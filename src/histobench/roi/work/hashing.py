@@ -215,7 +215,7 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
     try:
         return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in map(parse_json, lines)]
     except (ValueError, TypeError) as error:
-        raise HistobenchError(f"{path} is damaged ({error}); begin a new run") from error
+        raise HistobenchError(f"{path} is damaged ({error}); start a new run") from error
 
 
 def write_keys(path: Path, dataset: RoiDataset, keys: Mapping[Path, bytes]) -> str:

@@ -260,7 +260,7 @@ class RunFolder:
             self.units()
             self._named = {unit.id: unit for unit in self._units or ()}
         if name not in self._named:
-            raise HistobenchError(f"{self.path / UNITS} has no unit {name}; begin a new run")
+            raise HistobenchError(f"{self.path / UNITS} has no unit {name}; start a new run")
         return self._named[name]
 
     def shards(self, prepare: str) -> list[Unit]:
@@ -383,4 +383,4 @@ def read_lines(path: Path, digest: str = "") -> tuple[list[Unit], str]:
         with collector_paused():
             return [Unit.from_line(line) for line in data.decode("utf-8").splitlines()], found
     except (ValueError, KeyError, TypeError) as error:
-        raise HistobenchError(f"{path} is not a list of units: {error}; begin a new run") from error
+        raise HistobenchError(f"{path} is not a list of units: {error}; start a new run") from error

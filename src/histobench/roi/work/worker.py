@@ -173,7 +173,7 @@ class Worker:
         """The unit that has prepared the dataset of another one."""
         while unit.kind != "prepare":
             if not unit.needs:
-                raise HistobenchError(f"{unit.id} does not say what it needs; begin a new run")
+                raise HistobenchError(f"{unit.id} does not say what it needs; start a new run")
             unit = self.folder.unit(unit.needs[0])
         return unit
 
