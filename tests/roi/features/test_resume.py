@@ -175,8 +175,7 @@ class Sleepy(BasePatchEncoder):
 """
 
 
-@pytest.mark.sample(1)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("verb", ["extract", "run"])
 def test_a_signal_says_what_is_kept_and_how_to_go_on(
