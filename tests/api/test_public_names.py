@@ -144,7 +144,6 @@ def test_what_raises_an_error_names_no_flag() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_program_is_checked_by_mypy() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "tests/api/typed_example.py"],
@@ -192,7 +191,7 @@ def test_features_are_a_frame_and_complete_their_splits(features: hb.FeatureSets
     assert "<table>" in features._repr_html_()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_robustness_from_python_is_that_of_the_command_line(features: hb.FeatureSets, tmp_path: Path) -> None:
     kept = tmp_path / "python"
     measured = hb.robustness(features, columns="scanner", device="cpu", results=kept)

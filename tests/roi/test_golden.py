@@ -127,6 +127,7 @@ def test_the_linear_probe_reaches_the_optimum(golden: Golden) -> None:
     golden.check(outcome, "linear_probe_uni", metrics=0.005)
 
 
+@pytest.mark.sample(1)
 def test_the_published_optimiser_gives_nearly_the_same_balanced_accuracy(
     golden: Golden, published_probe: Callable[..., Any]
 ) -> None:

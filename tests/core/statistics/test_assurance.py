@@ -17,6 +17,7 @@ def test_power_is_that_of_the_t_test(units: int, delta: float) -> None:
     assert float(t_power(pilot, pilot.standard_error, units, delta)) == pytest.approx(expected, abs=0.002)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("units", [8, 12, 30])
 def test_studies_planned_from_small_pilots_have_the_power_that_was_wanted(units: int) -> None:

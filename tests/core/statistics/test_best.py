@@ -76,6 +76,7 @@ def test_without_spread_everyone_may_be_the_best() -> None:
     assert winner_value(nothing).interval.low is None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("units", "m"), [(12, 10), (60, 10), (60, 3), (30, 30)])
 def test_the_winner_of_equal_models_loses_its_luck(units: int, m: int) -> None:

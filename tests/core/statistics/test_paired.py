@@ -74,6 +74,7 @@ def test_the_difference_changes_sign_with_the_order_and_the_p_value_stays() -> N
     assert there.p_value == back.p_value
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_on_many_samples_it_agrees_with_the_paired_t_test(method: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from histobench.statistics.tests import signed_rank, signed_ranks
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "shift", "rope"), [(5, 0.01, 0.01), (12, 0.02, 0.01), (20, 0.0, 0.02), (8, 0.03, 0.0)]

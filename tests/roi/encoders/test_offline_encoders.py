@@ -17,6 +17,7 @@ from histobench.roi.encoders.registry import create_encoder, get_spec, list_enco
 PATCH_EMBED_START = [0.006820317, 0.018321397, 0.031856194]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["lc25000", "lunghist700"])
 def test_efficientnet_features_of_real_images_equal_the_stored_ones(shared_dir: Path, dataset: str) -> None:

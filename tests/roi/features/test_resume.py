@@ -175,8 +175,7 @@ class Sleepy(BasePatchEncoder):
 """
 
 
-@pytest.mark.sample(1)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("verb", ["extract", "run"])
 def test_a_signal_says_what_is_kept_and_how_to_go_on(
@@ -188,7 +187,7 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
     own_cache: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    dataset = make_dataset(24, 12)
+    dataset = make_dataset(32, 16)
     marks = tmp_path / "batches"
     marks.mkdir()
     (tmp_path / "sleepy.py").write_text(SLOW.format(marks=marks))
@@ -207,15 +206,15 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         command += ["--results", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        while len(list(marks.iterdir())) < 4:  # batches of four images that were begun
+        while len(list(marks.iterdir())) < 6:  # batches of four images that were begun
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == code, said
-    kept = re.search(r"(\d+) of 36 images of tiles x \S+ are kept", said)
+    kept = re.search(r"(\d+) of 48 images of tiles x \S+ are kept", said)
     assert kept is not None, said
-    assert 0 < int(kept[1]) < 36
+    assert 0 < int(kept[1]) < 48
     assert rows_on_disk(own_cache) == int(kept[1])
     told = next(line for line in said.splitlines() if line.startswith("Continue with: "))
     assert shlex.split(told.removeprefix("Continue with: ")) == ["histobench", *command[3:]]
@@ -223,7 +222,7 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         os.killpg(process.pid, 0)
     if verb == "extract":
         assert main(command[3:]) == 0
-        assert sum(map(int, re.findall(r"(\d+) computed", capsys.readouterr().out))) == 36 - int(kept[1])
+        assert sum(map(int, re.findall(r"(\d+) computed", capsys.readouterr().out))) == 48 - int(kept[1])
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_the_number_of_neighbours_is_chosen_for_new_patients_and_the_result_says
     assert by_k[0] < 0.9 < 0.99 < by_k[1]  # what images one by one promised, patients do not keep
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_cross_validation_of_the_sklearn_preset_holds_out_whole_groups(tmp_path: Path) -> None:
     train, test = hospital()
     request = EvaluationRequest(

@@ -21,6 +21,7 @@ def network() -> keep.Keep:
     return keep.build(depth=1).eval()
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_image_feature_is_the_normalised_head_of_cls(network: keep.Keep) -> None:
     images = torch.randn(2, 3, 224, 224)
@@ -32,6 +33,7 @@ def test_image_feature_is_the_normalised_head_of_cls(network: keep.Keep) -> None
     torch.testing.assert_close(network.project_image(features), features)
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_text_feature_is_normalised_and_independent_of_padding(network: keep.Keep) -> None:
     ids = torch.tensor([[2, 5, 6, 3]])
@@ -45,6 +47,7 @@ def inputs(ids: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": (ids != 0).long()}
 
 
+@pytest.mark.nightly
 def test_both_names_of_the_layer_scale_load(network: keep.Keep) -> None:
     state = network.state_dict()
     hub = {name.replace(".gamma", ".weight"): tensor for name, tensor in state.items()}

@@ -84,6 +84,7 @@ def network() -> musk.Musk:
     return musk.build(depth=1, image_size=64).eval()
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_multi_scale_feature_is_cls_and_the_mean_over_quarters(network: musk.Musk) -> None:
     images = torch.randn(2, 3, 64, 64)
@@ -94,6 +95,7 @@ def test_multi_scale_feature_is_cls_and_the_mean_over_quarters(network: musk.Mus
     torch.testing.assert_close(both[:, 1024:], sum(quarters) / 4)
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_projection_is_normalised_and_reads_the_first_scale_alone(network: musk.Musk) -> None:
     stored = torch.randn(3, 2048)
@@ -102,11 +104,13 @@ def test_projection_is_normalised_and_reads_the_first_scale_alone(network: musk.
     torch.testing.assert_close(projected, network.project_image(stored[:, :1024]))
 
 
+@pytest.mark.nightly
 def test_an_unknown_output_is_an_error(network: musk.Musk) -> None:
     with pytest.raises(ValueError, match="'ms'"):
         network.encode_image(torch.randn(1, 3, 64, 64), output="mean")
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_text_feature_is_normalised_and_independent_of_padding(network: musk.Musk) -> None:
     short = torch.tensor([[0, 50, 60, 2]])
@@ -116,11 +120,13 @@ def test_text_feature_is_normalised_and_independent_of_padding(network: musk.Mus
     torch.testing.assert_close(network.encode_text(padded), features)
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_other_image_sizes_use_resized_positions(network: musk.Musk) -> None:
     assert network(torch.randn(1, 3, 96, 96)).shape == (1, 1024)
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_positions_of_a_checkpoint_are_resized_for_a_network_of_another_size(network: musk.Musk) -> None:
     images = torch.randn(1, 3, 96, 96)
