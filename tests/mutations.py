@@ -164,7 +164,7 @@ FAULTS = [
         "mint/sandbox/test_frames.py",
     ),
     Fault(
-        "mint/sandbox/deadline.py",
+        "mint/sandbox/limits.py",
         "starved = min(starved_seconds(self._pid) - self._already_starved, self._patience)",
         "starved = starved_seconds(self._pid) - self._already_starved",
         "mint/sandbox/test_deadline.py",
