@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from histobench.core import redaction
+from histobench.core.address import HIDDEN
 from histobench.core.redaction import (
-    HIDDEN,
     environment_without_keys,
     redact,
     redact_speech,

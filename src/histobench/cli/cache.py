@@ -46,7 +46,7 @@ def cache_command(args: argparse.Namespace) -> int:
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders
 
     root = cache_dir()
@@ -73,7 +73,7 @@ def _ls(args: argparse.Namespace) -> int:
 
 
 def _rm(args: argparse.Namespace) -> int:
-    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
@@ -100,7 +100,7 @@ def _rm(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
     entries = cached_encoders(cache_dir())

@@ -13,8 +13,7 @@ import re
 import threading
 from functools import lru_cache
 
-from histobench.core.address import HIDDEN as HIDDEN
-from histobench.core.address import credentials_in, without_credentials
+from histobench.core.address import HIDDEN, credentials_in, without_credentials
 
 #: A shorter word is no secret, and hiding it would hide parts of ordinary words.
 _SHORTEST = 6

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from histobench.roi.plan.speeds import FILE, Speed, device_name, read_speeds, write_speeds
+from histobench.core.devices import device_name
+from histobench.roi.plan.speeds import FILE, Speed, read_speeds, write_speeds
 
 
 def test_more_images_replace_fewer_and_fewer_do_not_replace_more(tmp_path: Path) -> None:

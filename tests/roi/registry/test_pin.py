@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from importlib import resources
+from typing import Any
 
 import pytest
 import yaml
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry.entry import PublicDataset, RemoteFile, all_datasets
+from histobench.roi.registry.entry import PublicDataset, RemoteFile, all_datasets, parse_entry
 from histobench.roi.registry.pin import as_yaml, pinned
 
 from .conftest import Habits
@@ -90,3 +93,24 @@ def test_a_host_that_answers_otherwise_is_one_line(server: Habits, answer: bytes
     server.answers[path] = (500, {}, b"")
     with pytest.raises(HistobenchError, match="did not answer"):
         pinned(_entry(homepage), apis={"zenodo": f"{server.address}/"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"acess": "open"}, "unknown field 'acess'; did you mean access"),
+        ({"access": "fast"}, "access is 'fast'; known: form, open, token"),
+        ({"splits": {"eva": {"rule": "coin"}}}, "splits: eva: rule is 'coin'"),
+        ({"files": [{"name": "a.zip", "bytes": -1}]}, "files: bytes must be positive, found -1"),
+        ({"layout": []}, "no layout"),
+        ({"layout": [{"kind": "shoebox"}]}, "layout kind 'shoebox'"),
+        ({"recommended": "nobody"}, "the recommended split is none of its splits"),
+    ],
+)
+def test_a_mistake_in_the_registry_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
+    text = resources.files("histobench.roi.registry").joinpath("datasets.yaml").read_text(encoding="utf-8")
+    raw = yaml.safe_load(text)["bach"]
+    assert parse_entry("bach", raw) == all_datasets()["bach"]
+    with pytest.raises(HistobenchError, match=re.escape(message)) as failure:
+        parse_entry("bach", raw | change)
+    assert str(failure.value).startswith("dataset registry, bach: ")

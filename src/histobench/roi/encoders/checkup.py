@@ -11,9 +11,9 @@ from pathlib import Path
 
 from histobench.core.devices import free_memory
 from histobench.core.errors import HistobenchError
+from histobench.core.folders import cache_dir
 from histobench.roi.encoders.catalogue import has_weights, weights_steps
 from histobench.roi.encoders.download import is_offline
-from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.registry import get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec

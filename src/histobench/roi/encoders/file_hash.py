@@ -8,7 +8,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import open_plain, read_plain_text, write_json
-from histobench.core.folders import cache_dir as cache_dir
+from histobench.core.folders import cache_dir
 from histobench.core.plain_data import parse_json
 
 #: Bytes of a file that is read again rather than trusted to be unchanged.

@@ -132,8 +132,9 @@ def why_unresolved(
 
     Names, files, packages and weights are looked for. Without `download` nothing is fetched.
     """
+    from histobench.roi.encoders.download import is_offline
     from histobench.roi.encoders.own_name import check_file
-    from histobench.roi.encoders.weights import check_packages, find_weights, is_offline, resolve_weights
+    from histobench.roi.encoders.weights import check_packages, find_weights, resolve_weights
 
     try:
         if not is_computed(name):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import read_fields
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 
 FAMILIES = ("timm", "transformers", "open_clip", "own", "tiny_vl")
@@ -40,19 +41,19 @@ NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
 class WeightsSource:
     """Where the published weights live and how to recognise them."""
 
-    kind: str = "hub"
+    kind: str = field(default="hub", metadata={"words": SOURCES})
     repo: str = ""
     revision: str = ""
     file: str = ""
     sha256: str = ""
     gated: bool = False
     url: str = ""
-    #: Name of the renaming that turns the published tensor names into the network's (`layouts.py`).
+    #: Name of the renaming that turns the published tensor names into the network's (`families/family.py`).
     layout: str = ""
     #: Key of the dictionary inside the file that holds the tensors, where it is not an obvious one.
     container: str = ""
-    #: How to resample the file's position table to another image size (`positions.py`), once, when loading.
-    positions: str = ""
+    #: How to resample the file's position table to another image size, once, when loading.
+    positions: str = field(default="", metadata={"words": ("", *POSITIONS)})
     #: Only the tensors whose names start like this are read: one tower of a large multimodal checkpoint.
     only: str = ""
     #: Tensors of the file that the features do not need, as patterns (`fc.*`); anything else must load.
@@ -68,7 +69,7 @@ class WeightsSource:
 class Variant:
     """A named other output of the same network: `virchow2@cls`."""
 
-    pooling: str
+    pooling: str = field(metadata={"words": POOLINGS})
     dim: int
     zero_shot: bool = True
     alias: str = ""
@@ -91,7 +92,7 @@ class Cost:
     """Size of the network and work per image at the default size, counted by `scripts/measure_zoo.py`."""
 
     params: int
-    gflops: float
+    gflops: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,19 @@ class EncoderSpec:
 
     name: str
     title: str
-    family: str
+    family: str = field(metadata={"words": FAMILIES})
     arch: str
     dim: int
-    pooling: str
-    transform: TransformSpec
-    source: WeightsSource
+    pooling: str = field(metadata={"words": POOLINGS})
+    transform: TransformSpec = field(metadata={"key": "input", "read": lambda *given: _transform(*given)})
+    source: WeightsSource = field(metadata={"key": "weights", "read": lambda *given: _source(*given)})
     licence: str
     citation: str
     reference: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = "fp32"
+    precision: str = field(default="fp32", metadata={"words": PRECISIONS})
     #: Which input sizes the network takes: its own only, multiples of `patch`, or any.
-    sizes: str = "fixed"
+    sizes: str = field(default="fixed", metadata={"words": SIZE_RULES})
     patch: int = 1
     normalised: bool = False
     pathology: bool = True
@@ -179,194 +180,77 @@ class EncoderSpec:
 
 def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
     """An `EncoderSpec` from one YAML entry; errors name the file, the entry and the field."""
-    reader = _Entry(f"{where}: {name}", entry)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise HistobenchError(f"{where}: {name!r} is not a name (letters, digits, _ . + -)")
-    family = reader.choice("family", FAMILIES)
-    spec = EncoderSpec(
-        name=name,
-        title=reader.text("title"),
-        family=family,
-        arch=reader.text("arch"),
-        dim=reader.integer("dim"),
-        pooling=reader.choice("pooling", POOLINGS),
-        transform=_transform(reader.entry_of("input")),
-        source=_source(reader.entry_of("weights")),
-        licence=reader.text("licence"),
-        citation=reader.text("citation"),
-        reference=reader.text("reference"),
-        kwargs=reader.mapping("kwargs"),
-        precision=reader.choice("precision", PRECISIONS, "fp32"),
-        sizes=reader.choice("sizes", SIZE_RULES, "fixed"),
-        patch=reader.integer("patch", 1),
-        normalised=reader.flag("normalised"),
-        pathology=reader.flag("pathology", True),
-        mpp=reader.number("mpp"),
-        text=_text(reader.entry_of("text")) if reader.has("text") else None,
-        variants={
-            key: _variant(_Entry(f"{reader.where}: variants: {key}", value))
-            for key, value in reader.mapping("variants").items()
-        },
-        aliases=reader.strings("aliases"),
-        traps=reader.mapping("traps"),
-        notes=reader.text("notes", ""),
-        unconfirmed=reader.text("unconfirmed", ""),
-        cost=_cost(reader.entry_of("cost")) if reader.has("cost") else None,
-    )
-    reader.finish()
+    spec = read_fields(EncoderSpec, entry, f"{where}: {name}", name=name, output="")
     if spec.sizes == "patch" and spec.size % spec.patch:
-        raise HistobenchError(f"{reader.where}: size {spec.size} is not a multiple of patch {spec.patch}")
+        raise HistobenchError(f"{where}: {name}: size {spec.size} is not a multiple of patch {spec.patch}")
     return spec
 
 
-def _transform(reader: _Entry) -> TransformSpec:
-    size = reader.integer("size")
-    mean, std = reader.norm("norm")
-    spec = TransformSpec(
-        resize=reader.integer("resize", size),
-        crop=size,
-        interpolation=reader.choice("interpolation", tuple(INTERPOLATIONS)),
+@dataclass(frozen=True)
+class _Input:
+    """The field `input` of an entry."""
+
+    size: int
+    norm: Any
+    interpolation: str = field(metadata={"words": tuple(INTERPOLATIONS)})
+    resize: int | None = None
+    fit: str = field(default="crop", metadata={"words": FITS})
+
+
+def _transform(entry: Any, where: str) -> TransformSpec:
+    given = read_fields(_Input, entry, where)
+    mean, std = _norm(given.norm, where)
+    resize = given.resize or given.size
+    if resize < given.size:
+        raise HistobenchError(f"{where}: resize {resize} is smaller than size {given.size}")
+    return TransformSpec(
+        resize=resize,
+        crop=given.size,
+        interpolation=given.interpolation,
         mean=mean,
         std=std,
-        squash=reader.choice("fit", FITS, "crop") == "squash",
+        squash=given.fit == "squash",
     )
-    if spec.resize < spec.crop:
-        raise HistobenchError(f"{reader.where}: resize {spec.resize} is smaller than size {spec.crop}")
-    reader.finish()
-    return spec
 
 
-def _source(reader: _Entry) -> WeightsSource:
-    source = WeightsSource(
-        kind=reader.choice("kind", SOURCES, "hub"),
-        repo=reader.text("repo", ""),
-        revision=reader.text("revision", ""),
-        file=reader.text("file", ""),
-        sha256=reader.text("sha256", ""),
-        gated=reader.flag("gated"),
-        url=reader.text("url", ""),
-        layout=reader.text("layout", ""),
-        container=reader.text("container", ""),
-        positions=reader.choice("positions", ("", *POSITIONS), ""),
-        only=reader.text("only", ""),
-        ignore=reader.strings("ignore"),
-    )
-    reader.finish()
+def _source(entry: Any, where: str) -> WeightsSource:
+    source = read_fields(WeightsSource, entry, where)
     if source.kind == "hub" and not (source.repo and source.file):
-        raise HistobenchError(f"{reader.where}: weights on the hub need repo and file")
+        raise HistobenchError(f"{where}: weights on the hub need repo and file")
     if source.sha256 and not re.fullmatch(r"[0-9a-f]{64}", source.sha256):
-        raise HistobenchError(f"{reader.where}: sha256 must be 64 hexadecimal digits")
+        raise HistobenchError(f"{where}: sha256 must be 64 hexadecimal digits")
     return source
 
 
-def _text(reader: _Entry) -> TextTowerSpec:
-    text = TextTowerSpec(
-        context=reader.integer("context", 77), files=reader.strings("files"), url=reader.text("url", "")
-    )
-    reader.finish()
-    return text
+Triple = tuple[float, float, float]
 
 
-def _variant(reader: _Entry) -> Variant:
-    variant = Variant(
-        pooling=reader.choice("pooling", POOLINGS),
-        dim=reader.integer("dim"),
-        zero_shot=reader.flag("zero_shot", True),
-        alias=reader.text("alias", ""),
-        note=reader.text("note", ""),
-    )
-    reader.finish()
-    return variant
+@dataclass(frozen=True)
+class _Norm:
+    mean: Any
+    std: Any
 
 
-def _cost(reader: _Entry) -> Cost:
-    cost = Cost(params=reader.integer("params"), gflops=reader.number("gflops") or 0.0)
-    reader.finish()
-    return cost
+def _norm(value: Any, where: str) -> tuple[Triple, Triple]:
+    """Channel statistics by name, or as three means and three deviations."""
+    if isinstance(value, str):
+        if value not in NORMS:
+            raise HistobenchError(f"{where}: norm is {value!r}; {did_you_mean(value, NORMS)}")
+        return NORMS[value]
+    if not isinstance(value, Mapping):
+        raise HistobenchError(f"{where}: norm must be a name or {{mean: [...], std: [...]}}, found {value!r}")
+    given = read_fields(_Norm, value, f"{where}: norm")
+    return _triple(given.mean, f"{where}: norm: mean"), _triple(given.std, f"{where}: norm: std")
 
 
-_REQUIRED: Any = object()
-
-
-class _Entry:
-    """Reads a YAML mapping field by field and remembers what was read, so that typing errors are found."""
-
-    def __init__(self, where: str, entry: Any) -> None:
-        if not isinstance(entry, Mapping):
-            raise HistobenchError(f"{where}: expected fields (key: value), found {type(entry).__name__}")
-        self.where = where
-        self._entry = entry
-        self._read: set[str] = set()
-
-    def has(self, key: str) -> bool:
-        return key in self._entry
-
-    def get(self, key: str, default: Any, kinds: tuple[type, ...], what: str) -> Any:
-        self._read.add(key)
-        if key not in self._entry:
-            if default is _REQUIRED:
-                raise HistobenchError(f"{self.where}: the field {key!r} is missing")
-            return default
-        value = self._entry[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise HistobenchError(f"{self.where}: {key} must be {what}, found {value!r}")
-        return value
-
-    def text(self, key: str, default: str = _REQUIRED) -> str:
-        return str(self.get(key, default, (str,), "text")).strip()
-
-    def integer(self, key: str, default: int = _REQUIRED) -> int:
-        value = self.get(key, default, (int,), "a whole number")
-        if value < 1:
-            raise HistobenchError(f"{self.where}: {key} must be positive, found {value}")
-        return int(value)
-
-    def number(self, key: str) -> float | None:
-        value = self.get(key, None, (int, float), "a number")
-        return None if value is None else float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        return bool(self.get(key, default, (bool,), "true or false"))
-
-    def choice(self, key: str, known: tuple[str, ...], default: str = _REQUIRED) -> str:
-        value = self.text(key, default)
-        if value not in known:
-            raise HistobenchError(f"{self.where}: {key} is {value!r}; {did_you_mean(value, known)}")
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        values = self.get(key, [], (list,), "a list of texts")
-        if not all(isinstance(value, str) for value in values):
-            raise HistobenchError(f"{self.where}: {key} must be a list of texts, found {values!r}")
-        return tuple(values)
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        return dict(self.get(key, {}, (Mapping,), "fields (key: value)"))
-
-    def entry_of(self, key: str) -> _Entry:
-        return _Entry(f"{self.where}: {key}", self.get(key, _REQUIRED, (Mapping,), "fields (key: value)"))
-
-    def norm(self, key: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        value = self.get(key, _REQUIRED, (str, Mapping), "a name or {mean: [...], std: [...]}")
-        if isinstance(value, str):
-            if value not in NORMS:
-                raise HistobenchError(f"{self.where}: {key} is {value!r}; {did_you_mean(value, NORMS)}")
-            return NORMS[value]
-        reader = _Entry(f"{self.where}: {key}", value)
-        mean, std = reader.triple("mean"), reader.triple("std")
-        reader.finish()
-        return mean, std
-
-    def triple(self, key: str) -> tuple[float, float, float]:
-        values = self.get(key, _REQUIRED, (list,), "three numbers")
-        if len(values) != 3 or not all(isinstance(value, int | float) for value in values):
-            raise HistobenchError(f"{self.where}: {key} must be three numbers, found {values!r}")
-        first, second, third = map(float, values)
-        return first, second, third
-
-    def finish(self) -> None:
-        extra = [str(key) for key in self._entry if key not in self._read]
-        if extra:
-            raise HistobenchError(
-                f"{self.where}: unknown field {extra[0]!r}; {did_you_mean(extra[0], self._read)}"
-            )
+def _triple(values: Any, what: str) -> Triple:
+    if (
+        not isinstance(values, list)
+        or len(values) != 3
+        or any(not isinstance(v, int | float) for v in values)
+    ):
+        raise HistobenchError(f"{what} must be three numbers, found {values!r}")
+    first, second, third = map(float, values)
+    return first, second, third

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -15,10 +15,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.roi.encoders.spec import EncoderSpec, parse_spec
-
-if TYPE_CHECKING:
-    pass
-
 
 BUILT_IN = Path(__file__).with_name("zoo.yaml")
 

@@ -20,13 +20,12 @@ from histobench.core.claim import exclusive
 from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError, InterruptedWorkError
 from histobench.core.files import check_writable
-from histobench.core.folders import local_dir
+from histobench.core.folders import cache_dir, local_dir
 from histobench.core.progress import Progress, Silent
 from histobench.core.text import check_plain_name
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.encoders.transform import TransformSpec

@@ -7,13 +7,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from histobench.core.devices import device_name as device_name
 from histobench.core.files import derive, files_below, read_note, write_json
-
-if TYPE_CHECKING:
-    pass
 
 FILE = "speeds.json"
 #: One file per measurement.

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import read_fields
 
 #: How a checksum or a count is known: two independent sources, one source, or not confirmed at all.
 CONFIDENCES = ("A", "B", "C")
@@ -41,7 +42,7 @@ class RemoteFile:
     bytes: int | None = None
     md5: str | None = None
     sha256: str | None = None
-    confidence: str | None = None
+    confidence: str | None = field(default=None, metadata={"words": CONFIDENCES})
     confirmed_by: tuple[str, ...] = ()
     note: str | None = None
     size_text: str | None = None
@@ -57,7 +58,7 @@ class PeerSplit:
     """A published split under its name (`bach@eva`); `rule` says how it is drawn."""
 
     name: str
-    rule: str
+    rule: str = field(metadata={"words": SPLIT_RULES})
     options: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     md5: str | None = None
@@ -73,7 +74,7 @@ class PublicDataset:
     task: str
     organ: str
     licence: str
-    access: str
+    access: str = field(metadata={"words": ACCESS})
     homepage: str
     citation: str
     files: tuple[RemoteFile, ...]
@@ -141,53 +142,18 @@ def size_in_words(count: int) -> str:
 
 def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
     """The entry from its YAML; an unknown or wrong key is an error that names it."""
-    known = {item for item in PublicDataset.__dataclass_fields__ if item != "name"}
-    for key in raw:
-        if key not in known:
-            raise HistobenchError(f"dataset registry, {name}: unknown key {key!r}")
-    files = tuple(_file(name, file) for file in raw.get("files", ()))
-    splits = {split: _split(name, split, value) for split, value in raw.get("splits", {}).items()}
-    if not raw["layout"] and not raw.get("unlisted"):
-        raise HistobenchError(f"dataset registry, {name}: no layout, and `unlisted` does not say why")
-    if raw.get("recommended") and raw["recommended"] not in splits:
-        raise HistobenchError(f"dataset registry, {name}: the recommended split is none of its splits")
-    for rule in raw["layout"]:
-        _one_of(name, "layout kind", rule.get("kind"), LAYOUT_KINDS)
-    _one_of(name, "access", raw["access"], ACCESS)
-    simple = {key: raw[key] for key in raw if key not in ("files", "layout", "classes", "splits")}
-    for key in ("unconfirmed", "traps"):
-        if key in simple:
-            simple[key] = tuple(simple[key])
-    return PublicDataset(
-        name=name,
-        files=files,
-        layout=tuple(raw["layout"]),
-        classes=tuple(str(item) for item in raw["classes"]),
-        splits=splits,
-        **simple,
-    )
-
-
-def _file(dataset: str, raw: Mapping[str, Any]) -> RemoteFile:
-    try:
-        file = RemoteFile(**{**raw, "confirmed_by": tuple(raw.get("confirmed_by", ()))})
-    except TypeError as error:
-        raise HistobenchError(f"dataset registry, {dataset}: {raw.get('name')}: {error}") from None
-    if file.confidence is not None:
-        _one_of(dataset, "confidence", file.confidence, CONFIDENCES)
-    return file
-
-
-def _split(dataset: str, name: str, raw: Mapping[str, Any]) -> PeerSplit:
-    _one_of(dataset, f"rule of the split {name}", raw.get("rule"), SPLIT_RULES)
-    return PeerSplit(name=name, **raw)
-
-
-def _one_of(dataset: str, what: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise HistobenchError(
-            f"dataset registry, {dataset}: {what} {value!r} (expected {', '.join(allowed)})"
-        )
+    where = f"dataset registry, {name}"
+    entry = read_fields(PublicDataset, raw, where, name=name)
+    if not entry.layout and not entry.unlisted:
+        raise HistobenchError(f"{where}: no layout, and `unlisted` does not say why")
+    if entry.recommended and entry.recommended not in entry.splits:
+        raise HistobenchError(f"{where}: the recommended split is none of its splits")
+    for rule in entry.layout:
+        if rule.get("kind") not in LAYOUT_KINDS:
+            raise HistobenchError(
+                f"{where}: layout kind {rule.get('kind')!r} (expected {', '.join(LAYOUT_KINDS)})"
+            )
+    return entry
 
 
 # The registry file, read once: look a dataset up, or filter them all.
