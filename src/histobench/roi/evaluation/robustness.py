@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import CONFOUNDED, cramers_v
 from histobench.roi.data.roi_dataset import SPLITS
 from histobench.roi.data.sites import PAIR_COLUMN, is_place
-from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
+from histobench.roi.evaluation.context import Context, TaskSkippedError, merged, origin_caveats
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.protocols.knn import distances_to, knn, prototype
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
@@ -226,6 +226,7 @@ def _by_place(
     names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
     labels = features.labels.numpy()[rows]
     groups, caveats = _groups(features, rows)
+    caveats = (*origin_caveats(features), *caveats)
     if left_out := len(values) - len(rows):
         caveats = (*caveats, f"{left_out:,} images have no {column} and are left out")
     tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
@@ -265,9 +266,10 @@ def _registered_pairs(
     registered = register(features.sites[PAIR_COLUMN], columns)
     rows = registered.rows
     groups, _ = _groups(features, rows)
-    caveats: tuple[str, ...] = ()
+    caveats = origin_caveats(features)
     if features.groups is None:
-        caveats = ("no groups are given: intervals are over places, which may be of the same patient",)
+        told = "no groups are given: intervals are over places, which may be of the same patient"
+        caveats = (*caveats, told)
     if registered.without_view:
         caveats = (*caveats, f"{registered.without_view:,} images lack a site column and are left out")
     if registered.copies:
