@@ -368,6 +368,35 @@ def test_many_sites_are_no_matter_of_minutes() -> None:
     assert time.process_time() - start < 5
 
 
+def test_many_sites_are_predicted_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 sites: the linear probes without each of them are fitted together."""
+    from histobench.roi.evaluation import robustness
+
+    draw = np.random.default_rng(3)
+    patient = np.repeat(np.arange(96), 5)
+    label, site = patient % 2, patient // 2 % 24
+    x = draw.normal(size=(480, 300)).astype(np.float32)
+    x[:, :20] += 0.7 * label[:, None]
+    sites = {"scanner": tuple(f"s{each}" for each in site)}
+    features = feature_set(x, label, groups=[f"p{each}" for each in patient], sites=sites, encoder="kind")
+    calls: list[int] = []
+    solve = robustness.linear_probes_of_parts
+
+    def counted(*given: object, **more: object) -> object:
+        calls.append(len(given[2]))  # type: ignore[arg-type]
+        return solve(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(robustness, "linear_probes_of_parts", counted)
+    together = robustness_by(features, "scanner", CLASSES, QUICK).pack
+    assert calls == [24]
+    monkeypatch.setattr(robustness, "_linear_probes_at_once", lambda *_: lambda *_: None)
+    alone = robustness_by(features, "scanner", CLASSES, QUICK).pack
+    name = "new_site_linear_probe_mean"
+    assert 0.6 < together.measures[name].value < 0.99  # type: ignore[operator]
+    assert together.details["new_site"]["linear_probe"] == alone.details["new_site"]["linear_probe"]
+    assert together.measures[name].low == alone.measures[name].low
+
+
 @pytest.mark.parametrize("column", ["scanner", "pair"])
 def test_features_that_say_nothing_are_an_error_that_names_an_image(column: str) -> None:
     features = made()
