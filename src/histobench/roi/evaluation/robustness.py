@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -389,25 +390,23 @@ def _linear_probe_without(
     left = np.tile(outcome.predicted, (len(shown), 1))
     if outcome.info.get("weight_norm") == 0:
         return left
-    present, solution = fitted_linear_probe(
-        train, labels, max_iteration=options.max_iteration, device=options.device
-    )
-    for row, unit in enumerate(shown):
-        kept = units != unit
-        part = labels[kept]
-        same = len(torch.unique(part)) == len(present)
-        if len(torch.unique(part)) < 2:
-            continue
-        classes, probe = fitted_linear_probe(
-            train[kept],
-            part,
-            max_iteration=options.max_iteration,
-            device=options.device,
-            start=solution if same else None,
-            tolerance=_LOOSE,
-        )
-        best = probe.logits(test.to(options.device)).argmax(dim=1)
-        left[row] = classes[best].cpu().numpy()
+    how: dict[str, Any] = {
+        "max_iteration": options.max_iteration,
+        "device": options.device,
+        "tolerance": _LOOSE,
+    }
+    kept, queries = units[None] != shown[:, None], test.to(options.device)
+    shows = torch.stack(
+        [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]
+    )  # [c, shown]
+    whole = torch.nonzero(shows.all(dim=0)).flatten()
+    present, probes = linear_probes_of_parts(train, labels, kept[whole], **how)
+    for row, probe in zip(whole.tolist(), probes, strict=True):
+        left[row] = present[probe.logits(queries).argmax(dim=1)].cpu().numpy()
+    # Without a class the penalty is another one.
+    for row in torch.nonzero(~shows.all(dim=0) & (shows.sum(dim=0) > 1)).flatten().tolist():
+        classes, probe = fitted_linear_probe(train[kept[row]], labels[kept[row]], **how)
+        left[row] = classes[probe.logits(queries).argmax(dim=1)].cpu().numpy()
     return left
 
 

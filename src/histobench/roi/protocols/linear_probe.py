@@ -85,6 +85,7 @@ def linear_probes_of_parts(
     *,
     max_iteration: int = 1000,
     device: str = "cpu",
+    tolerance: float = _TOLERANCE,
 ) -> tuple[Tensor, list[Solution]]:
     """The classes [c], and the classifier of `linear_probe` for the rows `kept` [parts, n] of each part.
 
@@ -101,7 +102,7 @@ def linear_probes_of_parts(
         penalty=penalty,
         start=start,
         max_iterations=max_iteration,
-        tolerance=_TOLERANCE,
+        tolerance=tolerance,
     )
 
 
