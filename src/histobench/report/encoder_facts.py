@@ -21,7 +21,7 @@ _OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
 def encoder_facts(name: str, *, unchecked: bool = False) -> dict[str, Any]:
     """The facts of one encoder; only its name where the zoo does not know it."""
     facts = dict(_facts(name))
-    return {**facts, "title": f"{facts['title']} ({UNCHECKED})"} if unchecked else facts
+    return {**facts, "title": UNCHECKED} if unchecked else facts
 
 
 @lru_cache(maxsize=1024)

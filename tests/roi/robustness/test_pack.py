@@ -109,6 +109,20 @@ def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
     assert main([*command, "--column", "scanner", "--column", "hospital"]) == 1
 
 
+def test_an_encoder_that_nobody_checked_is_named_in_the_tables(tmp_path: Path) -> None:
+    from histobench.report.robustness_page import robustness_payload
+    from histobench.roi.encoders.own_name import UNCHECKED
+
+    for encoder, unchecked in (("timm_a", True), ("uni_v1", False)):
+        features = made(encoder=encoder)
+        features.metadata["identity"] = {"encoder": encoder, "unchecked": unchecked}
+        save(features, tmp_path / "f" / f"{encoder}_train.pt")
+    assert main(["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--k", "3"]) == 0
+    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
+    assert f"timm_a: {UNCHECKED}" in robustness_grid(table).notes
+    assert f"timm_a: {UNCHECKED}" in robustness_payload("set", [table])[0]["caveats"]
+
+
 def test_evaluate_keeps_the_reason_of_a_column_with_one_site(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
