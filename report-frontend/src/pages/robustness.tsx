@@ -127,11 +127,18 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
         .sort((a, b) => (measure.lower ? a.value - b.value : b.value - a.value)),
     [table, measure],
   );
-  if (!measure) return null;
+  const caveats = table.caveats.length > 0 && <Notice kind="warning">Robustness by {byWords(table.column)}: {table.caveats.join("; ")}.</Notice>;
+  if (!measure)
+    return (
+      <>
+        {controls && <section class="card toolbar">{controls}</section>}
+        {caveats}
+      </>
+    );
   const paired = table.column === PAIRS;
   return (
     <>
-      {table.caveats.length > 0 && <Notice kind="warning">Robustness by {byWords(table.column)}: {table.caveats.join("; ")}.</Notice>}
+      {caveats}
       <div class="columns">
         <Against table={table} name={name} />
         <Chart

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.encoders.registry import find_spec
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.plan.speeds import FILE, Speed, read_speeds
@@ -17,9 +18,10 @@ _NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
 _OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
 
 
-def encoder_facts(name: str) -> dict[str, Any]:
+def encoder_facts(name: str, *, unchecked: bool = False) -> dict[str, Any]:
     """The facts of one encoder; only its name where the zoo does not know it."""
-    return dict(_facts(name))
+    facts = dict(_facts(name))
+    return {**facts, "title": UNCHECKED} if unchecked else facts
 
 
 @lru_cache(maxsize=1024)

@@ -59,13 +59,7 @@ def robustness_payload(dataset: str, tables: Sequence[RobustnessTable]) -> list[
             "groups": table.packs[0].content["num_groups"],
             "sites": table.packs[0].content["sites"],
             "confounding": table.packs[0].content["label_site_cramers_v"],
-            "caveats": list(
-                dict.fromkeys(
-                    text
-                    for pack in table.packs
-                    for text in pack.content["additional_info"].get("caveats", ())
-                )
-            ),
+            "caveats": list(table.caveats),
             "measures": [
                 {
                     "name": name,

@@ -28,6 +28,7 @@ from histobench.report.robustness_page import board_index, stored_tables, write_
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table, metric_facts, metrics_of
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.pairs import ALPHA
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.task_catalogue import CLASS, task_target
 
@@ -276,6 +277,7 @@ def _overview(
     inventory: Inventory, results: list[TableResult], title: str, results_dir: Path
 ) -> dict[str, Any]:
     encoders = list(inventory.encoders)
+    unchecked = {run.identity.encoder for run in inventory.runs if UNCHECKED in run.caveats}
     failures = {
         number: without_folder(text, results_dir)
         for result in results
@@ -286,7 +288,7 @@ def _overview(
         "built": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "alpha": ALPHA,
-        "encoders": [encoder_facts(name) for name in encoders],
+        "encoders": [encoder_facts(name, unchecked=name in unchecked) for name in encoders],
         "datasets": _dataset_facts(inventory, results),
         "metrics": metric_facts(inventory.runs),
         "boards": [

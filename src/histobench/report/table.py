@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
-from histobench.roi.comparison.grids import beaten_parts, elsewhere_words
+from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unchecked_words
 from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
     TESTED,
@@ -26,6 +26,7 @@ from histobench.roi.comparison.table_statistics import (
     table_of_target,
     table_statistics,
 )
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.metrics.catalogue import described
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -215,9 +216,10 @@ def _add_facts(
     result: TableResult, statistics: TableStatistics, runs: Mapping[int, tuple[str, StoredRun]]
 ) -> None:
     result.problem = statistics.problem
-    noted = [text for _, run in runs.values() for text in run.caveats]
+    noted = [text for _, run in runs.values() for text in run.caveats if text != UNCHECKED]
+    unchecked = unchecked_words((name, run.caveats) for name, run in runs.values())
     elsewhere = elsewhere_words(name for name, _ in runs.values())
-    result.caveats = tuple(dict.fromkeys([*noted, *elsewhere]))
+    result.caveats = tuple(dict.fromkeys([*noted, *unchecked, *elsewhere]))
     result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
     result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -303,10 +304,11 @@ def test_other_weights_of_an_object_are_another_identity() -> None:
     assert one["weights"] != other["weights"]
 
 
-def test_a_plan_of_the_command_line_takes_the_names(
+def test_a_plan_of_the_command_line_takes_the_names_and_every_table_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from histobench.cli.main import main
+    from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows
 
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     draw = np.random.default_rng(0)
@@ -322,12 +324,38 @@ def test_a_plan_of_the_command_line_takes_the_names(
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "datasets: [{source: tiles, split: 0.5/0.5}]\n"
-        "encoders: [timm:test_vit, mean=timm:test_vit@mean]\n"
+        "encoders: [timm:test_vit, mean=timm:test_vit@mean, tiny-vl]\n"
+        "combine: [[tiny-vl, timm:test_vit]]\n"
         f"tasks: [Proto]\nweights: {table}\ndevice: cpu\nnum_workers: 0\n"
     )
     assert main(["run", str(plan)]) == 0
-    done = hb.open_results(tmp_path / "results")
-    assert set(done.table()["encoder"]) == {"timm_test_vit", "mean"}
+    said = " ".join(capsys.readouterr().out.split())
+    results, both = tmp_path / "results", "tiny-vl+timm_test_vit"
+    unchecked = {"timm_test_vit", "mean", both}
+    warned = re.search(rf"(\S+, \S+, \S+): {re.escape(any_model.UNCHECKED)}", said)
+    assert warned is not None
+    assert set(warned[1].split(", ")) == unchecked
+    done = hb.open_results(results)
+    assert set(done.table()["encoder"]) == {*unchecked, "tiny-vl"}
+    for row in read_rows(results / "results.parquet", columns=WHOLE_COLUMNS):
+        assert (any_model.UNCHECKED in (row["provenance"] or "")) == (row["encoder"] in unchecked)
+    for file in results.rglob("*_complete_results.json"):
+        about = json.loads(file.read_text())["additional_info"]
+        assert (any_model.UNCHECKED in about.get("caveats", ())) == (about["encoder"] in unchecked)
+    assert main(["compare", str(results), "--task", "Proto"]) == 0
+    assert any_model.UNCHECKED in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(results), "-o", str(tmp_path / "site")]) == 0
+    pages = {
+        file.relative_to(tmp_path / "site" / "data").as_posix(): file.read_text()
+        for file in (tmp_path / "site" / "data").rglob("*.js")
+    }
+    noted = re.search(rf"(\S+, \S+, \S+): {re.escape(any_model.UNCHECKED)}", pages["board/0.js"])
+    assert noted is not None
+    assert all(name in noted[1] for name in unchecked)  # under the leaderboard
+    assert pages["site.js"].count(any_model.UNCHECKED) == len(unchecked)  # the table of encoders
+    warnings = [text for name, text in pages.items() if name.startswith("run/")]
+    assert sum(any_model.UNCHECKED in text.partition('"bounds"')[0] for text in warnings) == len(unchecked)
+    capsys.readouterr()
     assert main(["models", "show", "timm:test_vit@mean"]) == 0
     shown = capsys.readouterr().out
     assert "nobody has compared" in shown

@@ -14,6 +14,7 @@ import torch
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.features.elsewhere import PROVENANCE, find_parts
 from histobench.roi.features.feature_file import load
 
@@ -64,8 +65,11 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     assert train.groups[0] == "P0"
     assert train.features.metadata["provenance"] == PROVENANCE
     assert train.features.metadata["encoder"] == "uni_v1@elsewhere"
-    done = hb.evaluate(sets.train, sets.test, tasks=["KNN"])
+    done = hb.evaluate(sets.train, sets.test, tasks=["KNN"], results=tmp_path / "r")
     assert set(done.table()["encoder"]) == {"uni_v1@elsewhere"}
+    (file,) = (tmp_path / "r").rglob("*_complete_results.json")
+    assert json.loads(file.read_text())["additional_info"]["provenance"] == PROVENANCE
+    assert {row["provenance"] for row in read_rows(file.parents[1] / "results.parquet")} == {PROVENANCE}
 
 
 @pytest.mark.parametrize("kind", ["h5", "pt", "npz"])

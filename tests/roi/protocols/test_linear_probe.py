@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from histobench.roi.protocols.linear_probe import linear_probe
-from histobench.roi.protocols.softmax_regression import Penalty, SoftmaxLoss, fit_softmax
+from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe, linear_probes_of_parts
+from histobench.roi.protocols.softmax_regression import Penalty, SoftmaxLoss, fit_parts, fit_softmax
 
 
 def data(n: int = 300, d: int = 20, c: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -261,3 +261,61 @@ def test_features_in_float32_that_are_far_from_zero_keep_their_digits(
     assert float((solution.probabilities(far) - exact.probabilities(far)).abs().max()) < 2e-3
     again = fit_softmax(far, y, n_classes=3, penalty=Penalty("norm", 0.02), start=solution)
     assert again.objective == pytest.approx(exact.objective, rel=1e-6)
+
+
+def _parts(
+    n: int, d: int, count: int, *, decay: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features of three classes, and the rows of `count` parts: all but a twentieth, another one each."""
+    draw = np.random.default_rng(n + d)
+    labels = draw.integers(0, 3, n)
+    scales = np.arange(1, d + 1) ** -decay
+    x = (draw.normal(size=(n, d)) + draw.normal(size=(3, d))[labels] * 0.4) * scales + 0.5
+    kept = np.stack([np.arange(n) % 20 != part for part in range(count)])
+    return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels), torch.from_numpy(kept)
+
+
+@pytest.mark.parametrize(("n", "d", "decay"), [(400, 30, 0.0), (400, 300, 1.0), (3600, 320, 0.5)])
+def test_many_parts_at_once_are_the_fits_of_scikit_learn(n: int, d: int, decay: float) -> None:
+    """Small problems in float64, the last one in float32."""
+    x, y, kept = _parts(n, d, 3, decay=decay)
+    strength = 0.02
+    penalty = Penalty("squared", strength)
+    whole = fit_softmax(x, y, n_classes=3, penalty=penalty)
+    for rows, found in zip(
+        kept, fit_parts(x, y, kept, n_classes=3, penalty=penalty, start=whole), strict=True
+    ):
+        # The mean loss + strength / 2 ||W||^2 is scikit-learn's sum of losses with this C.
+        judge = LogisticRegression(C=1 / (strength * int(rows.sum())), tol=1e-9, max_iter=10_000)
+        judge.fit(x[rows].double().numpy(), y[rows].numpy())
+        assert found.iterations > 0  # together, not one by one
+        assert float((found.weight - torch.from_numpy(judge.coef_)).norm() / found.weight.norm()) < 2e-3
+        np.testing.assert_array_equal(
+            found.logits(x[~rows]).argmax(dim=1).numpy(), judge.predict(x[~rows].numpy())
+        )
+
+
+@pytest.mark.parametrize("n", [600, 3600])
+def test_many_linear_probes_at_once_are_as_near_to_their_minima_as_one_by_one(n: int) -> None:
+    x, y, kept = _parts(n, 320, 7)
+    _, probes = linear_probes_of_parts(x, y, kept)
+    for rows, probe in zip(kept, probes, strict=True):
+        _, alone = fitted_linear_probe(x[rows], y[rows])
+        _, exact = fitted_linear_probe(x[rows].double(), y[rows], tolerance=1e-11)
+        assert abs(probe.objective - exact.objective) < 3e-7 * exact.objective
+        apart, usual = ((each.logits(x) - exact.logits(x)).norm() for each in (probe, alone))
+        assert float(apart) < max(3 * float(usual), 1e-3 * float(exact.logits(x).norm()))
+
+
+def test_parts_that_cannot_be_fitted_together_are_fitted_one_by_one() -> None:
+    x, y, kept = _parts(400, 30, 2)
+    for penalty in (Penalty("norm", 50.0), Penalty("squared", 0.02)):
+        whole = fit_softmax(x, y, n_classes=3, penalty=penalty)
+        shifted = (
+            x if penalty.kind == "norm" else (x.double() + 1e5).float()
+        )  # W = 0; rows that hardly differ
+        for rows, found in zip(
+            kept, fit_parts(shifted, y, kept, n_classes=3, penalty=penalty, start=whole), strict=True
+        ):
+            alone = fit_softmax(shifted[rows], y[rows], n_classes=3, penalty=penalty)
+            torch.testing.assert_close(found.weight, alone.weight, rtol=0, atol=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
 from histobench.roi.comparison.pairs import TEST_NAMES
-from histobench.roi.encoders.own_name import combined_parts
+from histobench.roi.encoders.own_name import UNCHECKED, combined_parts
 from histobench.roi.task_catalogue import PATIENT
 from histobench.statistics.intervals import Interval
 
@@ -181,6 +181,12 @@ def elsewhere_words(names: Iterable[str]) -> list[str]:
     if not any("@elsewhere" in name for name in names):
         return []
     return ["@elsewhere: features computed elsewhere; their images, weights and transform were not checked"]
+
+
+def unchecked_words(caveats_of: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """A note that names the encoders outside the zoo; `caveats_of`: encoders, and caveats of their runs."""
+    names = dict.fromkeys(name for name, caveats in caveats_of if UNCHECKED in caveats)
+    return [f"{', '.join(names)}: {UNCHECKED}"] if names else []
 
 
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:

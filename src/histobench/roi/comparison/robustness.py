@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from histobench.core.files import write_json
-from histobench.roi.comparison.grids import Grid
+from histobench.roi.comparison.grids import Grid, unchecked_words
 from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
 from histobench.roi.robustness.leaving_out import METHOD
 from histobench.statistics.jackknife import LeaveOneOut, differences
@@ -68,6 +69,13 @@ class RobustnessTable:
         """Why no encoder has a number by this column; empty where that depends on the encoder."""
         return next((pack.reason for pack in self.packs), "")
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind when reading the numbers; names encoders that nobody checked."""
+        said = [(pack.encoder, pack.content["additional_info"].get("caveats", ())) for pack in self.packs]
+        others = dict.fromkeys(text for _, texts in said for text in texts if text != UNCHECKED)
+        return (*unchecked_words(said), *others)
+
 
 def robustness_tables(packs: Sequence[StoredRobustness]) -> list[RobustnessTable]:
     """One table per dataset, site column and set of images; registered pairs after the sites."""
@@ -104,9 +112,7 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
         about = _pairs_note(first, intervals)
     notes = [
         *(() if table.reason else (about,)),  # the reason is one of the caveats
-        *dict.fromkeys(
-            text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
-        ),
+        *table.caveats,
         *(() if table.reason else _reasons(table)),
         *(
             f"{pack.encoder}: intervals of an older version, which are too narrow; measure it again"

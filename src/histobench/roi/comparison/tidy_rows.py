@@ -15,6 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, derive, files_below, is_older
 from histobench.core.text import natural_order
 from histobench.roi.comparison.stored_intervals import shown_intervals
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
@@ -36,6 +37,7 @@ COLUMNS: dict[str, str] = {
     "fingerprint": "text",
     "date": "text",
     "version": "text",
+    "provenance": "text",  # what is special about the features: computed elsewhere, not checked
 }
 #: Those of a table of everything below a folder, which has the intervals of the numbers too.
 WHOLE_COLUMNS: dict[str, str] = {
@@ -43,7 +45,7 @@ WHOLE_COLUMNS: dict[str, str] = {
     "value": "number",
     "low": "number",
     "high": "number",
-    **{name: COLUMNS[name] for name in ("n", "seed", "fingerprint", "date", "version")},
+    **{name: COLUMNS[name] for name in ("n", "seed", "fingerprint", "date", "version", "provenance")},
 }
 
 
@@ -61,13 +63,13 @@ def write_rows(
         pq.write_table(table, temporary)
 
 
-def has_columns(path: Path, columns: Mapping[str, str]) -> bool:
-    """Whether there is a table at `path` that has exactly these columns."""
+def has_intervals(path: Path) -> bool:
+    """Whether there is a table of everything below a folder at `path`, perhaps of an older version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return list(pq.read_schema(check_plain(path)).names) == list(columns)
+        return "low" in pq.read_schema(check_plain(path)).names
     except (pa.ArrowInvalid, OSError):
         return False
 
@@ -108,7 +110,7 @@ def write_tidy_rows(results_dir: Path) -> None:
     path = results_dir / TIDY_FILE
     if not is_older(path, _sources(results_dir)):
         return
-    if has_columns(path, WHOLE_COLUMNS):
+    if has_intervals(path):
         write_whole_table(results_dir)
     else:
         derive(
@@ -210,4 +212,7 @@ def _made(run: StoredRun) -> dict[str, Any]:
     told = {name: None if value is None else str(value) for name, value in given.items()}
     # Another tool's seed may be larger than a column holds.
     seed = run.identity.seed if abs(run.identity.seed) < 2**63 else None
-    return {"seed": seed, "fingerprint": run.identity.fingerprint, **told}
+    made = run.info.get("provenance")
+    notes = [*([str(made)] if made else []), *(text for text in run.caveats if text == UNCHECKED)]
+    provenance = "; ".join(notes) or None
+    return {"seed": seed, "fingerprint": run.identity.fingerprint, **told, "provenance": provenance}

@@ -31,7 +31,7 @@ from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, 
 from histobench.roi.encoders.download import fetch_from_hub, is_offline
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.own_encoder import state_sha256
-from histobench.roi.encoders.own_name import TIMM, split_alias, split_model
+from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
 from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import (
@@ -45,7 +45,6 @@ from histobench.roi.encoders.weights import (
 log = logging.getLogger(__name__)
 
 TOKEN_POOLINGS = ("cls", "mean", "cls+mean")
-UNCHECKED = "nobody has compared these features with those of the authors' code"
 #: The standard preprocessing of torchvision, for Python objects that say nothing about theirs.
 PLAIN = TransformSpec()
 _said: set[str] = set()

@@ -14,6 +14,9 @@ ALIAS = re.compile(r"[A-Za-z0-9][\w.+-]*")
 TIMM, HUGGING_FACE = "timm:", "hf:"
 #: Features that another tool computed, as `NAME=features:PATH`; results call them `NAME@elsewhere`.
 ELSEWHERE = "features:"
+#: What results say of features from such a model, and of features that were not computed here.
+UNCHECKED = "nobody has compared these features with those of the authors' code"
+COMPUTED_ELSEWHERE = "computed elsewhere"
 #: What may follow a model's name: `timm:vit_base_patch16_224@mean`.
 MODEL_POOLINGS = ("pooled", "cls", "mean", "cls+mean")
 
@@ -82,6 +85,18 @@ def is_computed(name: str) -> bool:
     (True, False, False)
     """
     return not names_features(name) and not combined_parts(name)
+
+
+def is_unchecked(identity: object) -> bool:
+    """Whether an encoder, or a part of a combination, is outside the zoo, by what its features say of it.
+
+    >>> is_unchecked({"parts": [{"encoder": "uni_v1"}, {"encoder": "timm:resnet50", "unchecked": True}]})
+    True
+    """
+    if not isinstance(identity, dict):
+        return False
+    parts = identity.get("parts")
+    return bool(identity.get("unchecked")) or any(map(is_unchecked, parts if isinstance(parts, list) else ()))
 
 
 def split_model(name: str) -> tuple[str, str, str, str]:

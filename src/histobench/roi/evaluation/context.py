@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.check import confounded, single_group_classes
 from histobench.roi.data.sites import is_place
+from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
@@ -49,6 +50,11 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
             "and with it every mean over classes, rests on one patient or slide"
         )
     return tuple(found)
+
+
+def origin_caveats(features: FeatureSet) -> tuple[str, ...]:
+    """What is to be said of features whose encoder is outside the zoo."""
+    return (UNCHECKED,) if is_unchecked(features.metadata.get("identity")) else ()
 
 
 def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
@@ -239,7 +245,12 @@ class Context:
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """What is odd about the data and holds for every task's numbers."""
-        return (*self.leaks, *site_caveats(self.request.features), *caveats(self.request.test, self.classes))
+        return (
+            *origin_caveats(self.request.test),
+            *self.leaks,
+            *site_caveats(self.request.features),
+            *caveats(self.request.test, self.classes),
+        )
 
     @cached_property
     def _data(self) -> dict[str, Any]:
@@ -268,6 +279,8 @@ class Context:
             "device": self.device,
             "versions": self._versions,
         }
+        if made := self.request.test.metadata.get("provenance"):
+            info["provenance"] = str(made)
         if self.request.split is not None:
             sizes = {"num_train": len(self.train), "num_test": len(self.request.test)}
             info["split"] = asdict(self.request.split) | sizes

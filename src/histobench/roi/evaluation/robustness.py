@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +16,17 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import CONFOUNDED, cramers_v
 from histobench.roi.data.roi_dataset import SPLITS
 from histobench.roi.data.sites import PAIR_COLUMN, is_place
-from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
+from histobench.roi.evaluation.context import Context, TaskSkippedError, merged, origin_caveats
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.protocols.knn import distances_to, knn, prototype
-from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
+from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe, linear_probes_of_parts
 from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
 from histobench.roi.robustness.neighbours import Ints
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
 from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register
-from histobench.roi.robustness.probes import FitWithout
+from histobench.roi.robustness.probes import FitSites, FitWithout
 
 #: How near to the minimum a linear probe without a unit goes, and neighbours that are listed for all images.
 _LOOSE, _MOST_LISTED = 1e-5, 1 << 23
@@ -226,6 +227,7 @@ def _by_place(
     names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
     labels = features.labels.numpy()[rows]
     groups, caveats = _groups(features, rows)
+    caveats = (*origin_caveats(features), *caveats)
     if left_out := len(values) - len(rows):
         caveats = (*caveats, f"{left_out:,} images have no {column} and are left out")
     tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
@@ -239,6 +241,7 @@ def _by_place(
         protocols(len(classes), options, told),
         k=options.k,
         slow=options.slow,
+        at_many_sites={"linear_probe": _linear_probes_at_once(options, told)},
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
@@ -265,9 +268,10 @@ def _registered_pairs(
     registered = register(features.sites[PAIR_COLUMN], columns)
     rows = registered.rows
     groups, _ = _groups(features, rows)
-    caveats: tuple[str, ...] = ()
+    caveats = origin_caveats(features)
     if features.groups is None:
-        caveats = ("no groups are given: intervals are over places, which may be of the same patient",)
+        told = "no groups are given: intervals are over places, which may be of the same patient"
+        caveats = (*caveats, told)
     if registered.without_view:
         caveats = (*caveats, f"{registered.without_view:,} images lack a site column and are left out")
     if registered.copies:
@@ -342,6 +346,34 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
     }
 
 
+def _linear_probes_at_once(options: RobustnessOptions, told: list[str]) -> FitSites:
+    """The linear probe of `protocols` without each of many sites, fitted together."""
+    import torch
+
+    def fit(
+        features: NDArray[np.floating], labels: Ints, trains: NDArray[np.bool_], tests: list[Ints]
+    ) -> list[Ints] | None:
+        classes = np.unique(labels)
+        if not all((trains & (labels == label)).any(axis=1).all() for label in classes):
+            return None  # another number of classes is another penalty
+        x = torch.from_numpy(features)
+        present, probes = linear_probes_of_parts(
+            x,
+            torch.from_numpy(labels),
+            torch.from_numpy(trains),
+            max_iteration=options.max_iteration,
+            device=options.device,
+        )
+        if any(float(probe.weight.norm()) == 0 or not probe.converged for probe in probes):
+            return None  # one by one, with the warning of `linear_probe`
+        return [
+            present[probe.logits(x[torch.from_numpy(rows)].to(options.device)).argmax(dim=1)].cpu().numpy()
+            for probe, rows in zip(probes, tests, strict=True)
+        ]
+
+    return fit
+
+
 def _linear_probe_without(
     train: Tensor,
     labels: Tensor,
@@ -358,25 +390,23 @@ def _linear_probe_without(
     left = np.tile(outcome.predicted, (len(shown), 1))
     if outcome.info.get("weight_norm") == 0:
         return left
-    present, solution = fitted_linear_probe(
-        train, labels, max_iteration=options.max_iteration, device=options.device
-    )
-    for row, unit in enumerate(shown):
-        kept = units != unit
-        part = labels[kept]
-        same = len(torch.unique(part)) == len(present)
-        if len(torch.unique(part)) < 2:
-            continue
-        classes, probe = fitted_linear_probe(
-            train[kept],
-            part,
-            max_iteration=options.max_iteration,
-            device=options.device,
-            start=solution if same else None,
-            tolerance=_LOOSE,
-        )
-        best = probe.logits(test.to(options.device)).argmax(dim=1)
-        left[row] = classes[best].cpu().numpy()
+    how: dict[str, Any] = {
+        "max_iteration": options.max_iteration,
+        "device": options.device,
+        "tolerance": _LOOSE,
+    }
+    kept, queries = units[None] != shown[:, None], test.to(options.device)
+    shows = torch.stack(
+        [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]
+    )  # [c, shown]
+    whole = torch.nonzero(shows.all(dim=0)).flatten()
+    present, probes = linear_probes_of_parts(train, labels, kept[whole], **how)
+    for row, probe in zip(whole.tolist(), probes, strict=True):
+        left[row] = present[probe.logits(queries).argmax(dim=1)].cpu().numpy()
+    # Without a class the penalty is another one.
+    for row in torch.nonzero(~shows.all(dim=0) & (shows.sum(dim=0) > 1)).flatten().tolist():
+        classes, probe = fitted_linear_probe(train[kept[row]], labels[kept[row]], **how)
+        left[row] = classes[probe.logits(queries).argmax(dim=1)].cpu().numpy()
     return left
 
 

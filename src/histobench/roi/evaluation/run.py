@@ -13,6 +13,7 @@ from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.data.sites import TargetColumns
+from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -101,7 +102,9 @@ def evaluate(
             on_task(task)
             if not told:
                 for caveat in context.caveats:
-                    log.warning("%s: %s", identity.dataset, caveat)
+                    log.warning(
+                        "%s: %s", identity.encoder if caveat == UNCHECKED else identity.dataset, caveat
+                    )
                 told = True
             try:
                 for place, row in _written(task, TASK_RUNNERS[task](context), known_by, identity, context):
@@ -194,7 +197,8 @@ def _write(
 ) -> TaskRow:
     if isinstance(result, RobustnessResult):
         for caveat in result.caveats:
-            log.warning("%s: %s", task, caveat)
+            if caveat != UNCHECKED:  # said once for all tasks
+                log.warning("%s: %s", task, caveat)
         write_robustness(results_dir, result, identity=identity)
         measured = {name: measure.value for name, measure in result.pack.measures.items()}
         return TaskRow(task, result.column, measured, len(result.tissue.labels), result.caveats)

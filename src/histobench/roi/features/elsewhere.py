@@ -27,14 +27,14 @@ from histobench.core.files import atomic_path, check_plain
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.sites import PLACE_COLUMNS, PLACE_KEYS, as_sites, coordinate, place_sites, site_table
-from histobench.roi.encoders.own_name import elsewhere_path, label_of
+from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE, elsewhere_path, label_of
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
 from histobench.roi.features.shard_plan import Extraction
 
 log = logging.getLogger(__name__)
 
-PROVENANCE = "computed elsewhere"
+PROVENANCE = COMPUTED_ELSEWHERE
 SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".parquet", ".h5ad")
 #: What arrays and columns may be called, the first that is there.
 FEATURES = ("features", "embeddings", "embedding", "feats", "X")

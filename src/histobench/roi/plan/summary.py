@@ -18,7 +18,7 @@ from histobench.roi.comparison.comparison import (
     compare_runs,
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
-from histobench.roi.comparison.grids import combination_words, elsewhere_words
+from histobench.roi.comparison.grids import combination_words, elsewhere_words, unchecked_words
 from histobench.roi.comparison.robustness import (
     COUNTED,
     RobustnessTable,
@@ -223,9 +223,9 @@ def overviews(
                 tables.setdefault(table.dataset, []).append(table)
                 metrics.setdefault(table.dataset, []).append(each.metric)
                 said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
-                remarks.setdefault(table.dataset, []).extend(
-                    [*said, *elsewhere_words(entry.name for entry in table.entries)]
-                )
+                unchecked = unchecked_words((entry.name, entry.caveats) for entry in table.entries)
+                elsewhere = elsewhere_words(entry.name for entry in table.entries)
+                remarks.setdefault(table.dataset, []).extend([*said, *unchecked, *elsewhere])
     for split in over_splits:
         if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
             column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))

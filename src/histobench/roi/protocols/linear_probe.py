@@ -14,7 +14,7 @@ from torch import Tensor
 from histobench.roi.data.split import assign_groups
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_softmax
+from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_parts, fit_softmax
 
 _TOLERANCE = 3e-7
 
@@ -75,6 +75,34 @@ def fitted_linear_probe(
         max_iterations=max_iteration,
         tolerance=tolerance,
         start=start,
+    )
+
+
+def linear_probes_of_parts(
+    features: Tensor,
+    labels: Tensor,
+    kept: Tensor,
+    *,
+    max_iteration: int = 1000,
+    device: str = "cpu",
+    tolerance: float = _TOLERANCE,
+) -> tuple[Tensor, list[Solution]]:
+    """The classes [c], and the classifier of `linear_probe` for the rows `kept` [parts, n] of each part.
+
+    Every part must have all classes. The minima are those of separate fits, up to the solver's tolerance.
+    """
+    _, penalty = _uni_penalty(features, labels)
+    present, start = fitted_linear_probe(features, labels, max_iteration=max_iteration, device=device)
+    local = torch.searchsorted(present, labels.to(device))
+    return present, fit_parts(
+        features.to(device),
+        local,
+        kept,
+        n_classes=len(present),
+        penalty=penalty,
+        start=start,
+        max_iterations=max_iteration,
+        tolerance=tolerance,
     )
 
 

@@ -523,6 +523,174 @@ def _fit(
             return _solution(descent, mean, loss, iterations=done)
 
 
+# Many fits on nearly the same rows: all rows but a few, for each of several parts.
+
+_PART_ITERATIONS = 60  # of all parts at once; what is not there by then is fitted alone
+_PART_HISTORY = 10
+_PART_NUMBERS = 2**19, 2**24  # parameters, and logits, of the parts that are fitted at once
+
+
+def fit_parts(
+    features: Tensor,
+    labels: Tensor,
+    kept: Tensor,
+    *,
+    n_classes: int,
+    penalty: Penalty,
+    start: Solution,
+    max_iterations: int = 1000,
+    tolerance: float = 3e-7,
+) -> list[Solution]:
+    """The minimiser on the rows `kept` [parts, n] of each part, which must have all classes.
+
+    All parts go on from `start`, the minimiser on all rows, by L-BFGS in the metric that is right there.
+    Their products with the features are one matrix product, several times faster than one for each part.
+    """
+    x = features.double() if features.numel() <= _SMALL else features
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
+    mean = _middle(x, order)
+    found: list[Solution | None] = [None] * len(kept)
+    if float(start.weight.norm()) > 0 and not _is_steep(x[order[:_LOOKED_AT]], mean):
+        loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty)
+        theta = _parameters(start, mean)
+        metric = SharedCurvature(
+            x - mean.to(x.dtype),
+            loss.probabilities(theta),
+            total=float(len(x)),
+            ridge=penalty.curvature(start.weight),
+        )
+        most = min(_PART_NUMBERS[0] // theta.numel(), _PART_NUMBERS[1] // (n_classes * len(x)))
+        for part in torch.arange(len(kept)).split(max(1, most)):
+            rows = kept[part].to(x.device)
+            many = PartsLoss(x, labels, rows, mean=mean, n_classes=n_classes, penalty=penalty)
+            # The metric is of all classes alike: the distance that it tells is right up to a factor.
+            solutions = _fit_together(many, metric, theta, max_iterations, tolerance / 3)
+            found[int(part[0]) : int(part[-1]) + 1] = solutions
+    return [
+        solution
+        or fit_softmax(
+            features[rows],
+            labels[rows],
+            n_classes=n_classes,
+            penalty=penalty,
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+        )
+        for solution, rows in zip(found, kept.to(features.device), strict=True)
+    ]
+
+
+class PartsLoss:
+    """Objectives and gradients over the rows of several parts; parameters are [classes, parts, d + 1]."""
+
+    def __init__(
+        self, x: Tensor, labels: Tensor, kept: Tensor, *, mean: Tensor, n_classes: int, penalty: Penalty
+    ) -> None:
+        self.x, self.labels, self.mean, self.penalty = x, labels, mean, penalty
+        self.kept, self.counts = kept.to(x.dtype), kept.sum(1).double()
+        self.truth = torch.nn.functional.one_hot(labels, n_classes).T.to(x.dtype)[:, None]  # [c, 1, n]
+
+    def __call__(self, theta: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+        """Values [parts] and gradients [c, parts, d + 1] of some of the parts."""
+        weight, bias = theta[..., :-1], theta[..., -1]
+        shift = (bias - weight @ self.mean).to(self.x.dtype)
+        logits = weight.to(self.x.dtype).flatten(0, 1) @ self.x.T
+        log_p = torch.log_softmax(logits.view(*shift.shape, -1).add_(shift[..., None]), dim=0)
+        kept, counts = self.kept[parts], self.counts[parts]
+        value = -((log_p * self.truth).sum(0) * kept).sum(1, dtype=torch.float64) / counts
+        residual = (log_p.exp_() - self.truth) * kept
+        sums = residual.sum(2, dtype=torch.float64)
+        gradient = torch.empty_like(theta)
+        gradient[..., :-1] = (residual.flatten(0, 1) @ self.x).view_as(weight)
+        gradient[..., :-1] -= sums[..., None] * self.mean
+        gradient[..., -1] = sums
+        gradient /= counts[:, None]
+        norm = weight.square().sum((0, 2)).sqrt()
+        if self.penalty.kind == "squared":
+            gradient[..., :-1] += self.penalty.strength * weight
+            return value + self.penalty.strength * norm.square() / 2, gradient
+        gradient[..., :-1] += self.penalty.strength * weight / norm.clamp_min(1e-30)[:, None]
+        return value + self.penalty.strength * norm, gradient
+
+
+def _fit_together(
+    loss: PartsLoss, metric: SharedCurvature, theta: Tensor, max_iterations: int, tolerance: float
+) -> list[Solution | None]:
+    """The minimiser of each part from the same point; None where that does not get there."""
+    count, d = len(loss.kept), theta.shape[1] - 1
+    found: list[Solution | None] = [None] * count
+
+    def solve(gradient: Tensor) -> Tensor:
+        out = torch.empty_like(gradient)
+        rows = centred(gradient)
+        flat = rows[..., :-1].reshape(-1, d).T.to(metric.factor.dtype)
+        out[..., :-1] = torch.cholesky_solve(flat, metric.factor).T.reshape(rows[..., :-1].shape)
+        out[..., -1] = rows[..., -1] / metric.bias[:, None]
+        return centred(out)
+
+    parts = torch.arange(count, device=loss.x.device)
+    point = theta[:, None].repeat(1, count, 1)
+    value, gradient = loss(point, parts)
+    steps: list[Tensor] = []
+    changes: list[Tensor] = []
+    for iteration in range(min(_PART_ITERATIONS, max_iterations) + 1):
+        direction = _together(gradient, steps, changes, solve)
+        slope = _dots(gradient, direction)
+        gap = slope / 2 / value.abs().clamp_min(NEGLIGIBLE)
+        done = (gap <= tolerance) & (slope >= 0)
+        for place in torch.nonzero(done).flatten().tolist():
+            weight, bias = point[:, place, :-1], point[:, place, -1]
+            found[int(parts[place])] = Solution(
+                weight.clone(), bias - weight @ loss.mean, float(value[place]), iteration, iteration, True
+            )
+        # Where the direction leads up, a part is fitted alone.
+        left = torch.nonzero(~done & (slope > 0)).flatten()
+        if not len(left):
+            break
+        parts, value, slope = parts[left], value[left], slope[left]
+        point, gradient, direction = point[:, left], gradient[:, left], direction[:, left]
+        steps, changes = [each[:, left] for each in steps], [each[:, left] for each in changes]
+        length = torch.ones_like(value)
+        new_point, new_value, new_gradient = point.clone(), value.clone(), gradient.clone()
+        search = torch.arange(len(parts), device=parts.device)
+        while len(search):
+            tried = point[:, search] - length[search, None] * direction[:, search]
+            values, gradients = loss(tried, parts[search])
+            drop = length[search] * slope[search]
+            low = values <= value[search] - _SUFFICIENT * drop
+            taken = search[low]
+            new_point[:, taken], new_gradient[:, taken] = tried[:, low], gradients[:, low]
+            new_value[taken] = values[low]
+            excess = values - value[search] + drop
+            shrink = torch.where(excess > 0, drop / (2 * excess.clamp_min(1e-300)), 0.5).clamp(0.1, 0.5)
+            length[search] = torch.where(low, length[search], length[search] * shrink)
+            search = search[~low & (length[search] >= _SMALLEST_STEP)]
+        steps = [*steps, new_point - point][-_PART_HISTORY:]
+        changes = [*changes, new_gradient - gradient][-_PART_HISTORY:]
+        point, value, gradient = new_point, new_value, new_gradient
+    return found
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum((0, 2))
+
+
+def _together(gradient: Tensor, steps: list[Tensor], changes: list[Tensor], solve: Solve) -> Tensor:
+    """The two-loop recursion for each part; steps without curvature are not used."""
+    q = gradient.clone()
+    factors = []
+    for step, change in zip(reversed(steps), reversed(changes), strict=True):
+        product = _dots(step, change)
+        inverse = torch.where(product > 0, 1 / product.clamp_min(1e-300), 0.0)
+        factor = inverse * _dots(step, q)
+        q -= factor[:, None] * change
+        factors.append((factor, inverse))
+    r = solve(q)
+    for step, change, (factor, inverse) in zip(steps, changes, reversed(factors), strict=True):
+        r += (factor - inverse * _dots(change, r))[:, None] * step
+    return r
+
+
 def _middle(x: Tensor, order: Tensor) -> Tensor:
     """The mean, by which features are shifted; the median of some rows where others have drawn it away.
 

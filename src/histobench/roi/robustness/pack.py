@@ -47,7 +47,7 @@ from histobench.roi.robustness.leaving_out import (
     units_of,
 )
 from histobench.roi.robustness.neighbours import Floats, Ints, TypedNeighbours, find_neighbours
-from histobench.roi.robustness.probes import FitWithout, leave_one_site_out, site_probe
+from histobench.roi.robustness.probes import FitSites, FitWithout, leave_one_site_out, site_probe
 
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
@@ -91,8 +91,11 @@ def measure_robustness(
     *,
     k: int | None = None,
     slow: bool = False,
+    at_many_sites: Mapping[str, FitSites] | None = None,
 ) -> Pack:
     """The pack of features [n, d]; `protocols` are used for leaving one site out.
+
+    Protocols that are in `at_many_sites` do that for all sites at once where there are many.
 
     Without `k` it is the one whose majority vote has the best balanced accuracy. With `slow` clusters and the
     label-site schedule are measured as well. What is left out for the intervals depends on the groups alone,
@@ -119,7 +122,7 @@ def measure_robustness(
             stack.enter_context(threadpool_limits(1, "blas"))
         work.probe()
         for name, protocol in protocols.items():
-            work.new_site(name, protocol)
+            work.new_site(name, protocol, (at_many_sites or {}).get(name))
         work.clusters(slow)
         work.schedule(slow)
     return Pack(work.measures, work.details)
@@ -307,14 +310,14 @@ class PackWork:
 
         self.attempt(("site_probe_auroc",), measured)
 
-    def new_site(self, name: str, protocol: FitWithout) -> None:
+    def new_site(self, name: str, protocol: FitWithout, fit_sites: FitSites | None = None) -> None:
         """Balanced accuracy at a site that was not trained on: mean over the sites, and the worst."""
         t, units = self.tissue, self.refit_units
 
         def found_out() -> None:
             refit = len(t.site_names) <= _MOST_REFITTED_SITES
             data = (self.features, t.labels, t.sites, t.groups, units.of_image)
-            found = leave_one_site_out(*data, protocol, refit=refit)
+            found = leave_one_site_out(*data, protocol, refit=refit, fit_sites=fit_sites)
             without = np.array(list(found.without.values()))
             self.measures[f"new_site_{name}_mean"] = measured(found.mean, mean_of_known(without), units)
             worst = np.fmin.reduce(without)
