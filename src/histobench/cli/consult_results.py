@@ -85,7 +85,7 @@ def table_command(args: argparse.Namespace) -> int:
       histobench consult table study/ --runs elsewhere/ --json table.json
     """
     from histobench.cli.terminal import count_of, whole_lines
-    from histobench.consult.findings import findings_of, groups_of
+    from histobench.consult.findings import findings_of
     from histobench.core.files import write_json
 
     findings = findings_of(args.study, runs=args.runs)
@@ -102,7 +102,7 @@ def table_command(args: argparse.Namespace) -> int:
     else:
         print_accuracy(lines, console)
         grouped = any(case.group for case in findings.study.cases)
-        units = count_of(len(set(groups_of(findings.study))), "group" if grouped else "case")
+        units = count_of(findings.units_played, "group" if grouped else "case")
         console.print(
             f"Cases are weighted to represent all test images. 95% intervals over {units}.", soft_wrap=True
         )

@@ -281,6 +281,12 @@ class StudyFindings:
         """Reference agents last."""
         return sorted({agent for agent, _ in self.plays}, key=lambda name: (is_policy(name), name))
 
+    @property
+    def units_played(self) -> int:
+        """Groups (cases, where none are known) with a case that an agent has played."""
+        rows = {int(row) for plays in self.plays.values() for row in plays.rows}
+        return len(np.unique(self.design.unit_of[sorted(rows)]))
+
     def check_agent(self, name: str) -> str:
         if name not in self.agents:
             raise HistobenchError(f"no runs of {name!r}; {did_you_mean(name, self.agents)}")
