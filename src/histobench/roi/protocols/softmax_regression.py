@@ -665,9 +665,12 @@ def _fit_together(
             shrink = torch.where(excess > 0, drop / (2 * excess.clamp_min(1e-300)), 0.5).clamp(0.1, 0.5)
             length[search] = torch.where(low, length[search], length[search] * shrink)
             search = search[~low & (length[search] >= _SMALLEST_STEP)]
-        steps = [*steps, new_point - point][-_PART_HISTORY:]
-        changes = [*changes, new_gradient - gradient][-_PART_HISTORY:]
-        point, value, gradient = new_point, new_value, new_gradient
+        # Where rounding hides any progress, a part is fitted alone, too.
+        moved = torch.nonzero(length >= _SMALLEST_STEP).flatten()
+        steps = [each[:, moved] for each in (*steps, new_point - point)][-_PART_HISTORY:]
+        changes = [each[:, moved] for each in (*changes, new_gradient - gradient)][-_PART_HISTORY:]
+        parts, value = parts[moved], new_value[moved]
+        point, gradient = new_point[:, moved], new_gradient[:, moved]
     return found
 
 
