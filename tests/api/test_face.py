@@ -99,7 +99,13 @@ def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
     table = bench.table()
     stored = pd.read_parquet(bench.folder / "results.parquet", partitioning=None)
     pd.testing.assert_frame_equal(stored[table.columns.tolist()], table)
-    assert list(stored.columns[len(table.columns) :]) == ["seed", "fingerprint", "date", "version"]
+    assert list(stored.columns[len(table.columns) :]) == [
+        "seed",
+        "fingerprint",
+        "date",
+        "version",
+        "provenance",
+    ]
     assert len(hb.open_results(bench.folder).table()) == len(table)
 
 

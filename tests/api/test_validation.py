@@ -289,7 +289,14 @@ def test_an_encoder_that_cannot_be_made_is_told_by_what_the_run_gives(
 def test_the_table_at_the_top_has_the_columns_of_a_run(tmp_path: Path) -> None:
     bench = hb.evaluate(**_given(results=tmp_path / "r"))
     stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)
-    assert list(stored.columns) == [*bench.table().columns, "seed", "fingerprint", "date", "version"]
+    assert list(stored.columns) == [
+        *bench.table().columns,
+        "seed",
+        "fingerprint",
+        "date",
+        "version",
+        "provenance",
+    ]
     pd.testing.assert_frame_equal(stored[bench.table().columns.tolist()], bench.table())
     more = hb.evaluate(**_given(results=tmp_path / "r", tasks="Proto", seed=3))
     stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)

@@ -168,7 +168,7 @@ function RunTable({ site, agents }: { site: Site; agents: Agents }) {
         </table>
       </div>
       <p class="fine">
-        Success is the share of tasks solved within the turns allowed; the interval draws tasks again. An action is invalid when it is neither code nor an answer.
+        Success is the share of tasks solved within the turns allowed; its interval is over tasks. An action is invalid when it is neither code nor an answer.
         {trends && " Per extra turn: slope of the success rate over runs with different numbers of turns allowed, in percentage points."}
       </p>
     </section>

@@ -275,7 +275,11 @@ def _parts(
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels), torch.from_numpy(kept)
 
 
-@pytest.mark.parametrize(("n", "d", "decay"), [(400, 30, 0.0), (400, 300, 1.0), (3600, 320, 0.5)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "d", "decay"),
+    [(400, 30, 0.0), (400, 300, 1.0), pytest.param(3600, 320, 0.5, marks=pytest.mark.nightly)],
+)
 def test_many_parts_at_once_are_the_fits_of_scikit_learn(n: int, d: int, decay: float) -> None:
     """Small problems in float64, the last one in float32."""
     x, y, kept = _parts(n, d, 3, decay=decay)
