@@ -484,6 +484,16 @@ def test_a_folder_of_the_users_is_not_removed_with_the_dataset(
     assert [path.name for path in folder.iterdir()] == ["my-notes.md"]
 
 
+def test_entries_say_what_their_sources_say() -> None:
+    """Nine sets were missing; two entries carried another record's title and another scan's resolution."""
+    entries = catalogue.all_datasets()
+    late = {"plism", "sicapv2", "lc25000-lung", "gleason-arvaniti", "spider-skin", "hicervix", "ocelot"}
+    late |= {"crowd-gleason", "skin-kriegsmann"}
+    assert late <= set(entries)
+    assert "3832231" in entries["tcga-crc-dx-msi"].citation
+    assert entries["break-his"].image["mpp_40x"] == 0.49
+
+
 def test_every_entry_is_complete() -> None:
     assert len(catalogue.all_datasets()) >= 41
     for entry in catalogue.all_datasets().values():
