@@ -275,6 +275,12 @@ def _parts(
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels), torch.from_numpy(kept)
 
 
+def test_no_part_is_no_fit() -> None:
+    x, y, kept = _parts(60, 5, 2)
+    start = fit_softmax(x, y, n_classes=3, penalty=Penalty("norm", 0.02))
+    assert fit_parts(x, y, kept[:0], n_classes=3, penalty=Penalty("norm", 0.02), start=start) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "d", "decay"),

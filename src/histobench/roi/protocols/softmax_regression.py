@@ -550,7 +550,7 @@ def fit_parts(
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     mean = _middle(x, order)
     found: list[Solution | None] = [None] * len(kept)
-    if float(start.weight.norm()) > 0 and not _is_steep(x[order[:_LOOKED_AT]], mean):
+    if len(kept) and float(start.weight.norm()) > 0 and not _is_steep(x[order[:_LOOKED_AT]], mean):
         loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty)
         theta = _parameters(start, mean)
         metric = SharedCurvature(
