@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, settings
 
 # A busy machine is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -94,7 +94,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         for item in group[group[0].get_closest_marker("sample").args[0] :]:
             item.add_marker("nightly")
     for item in items:
-        if config.option.markexpr == "nightly" and is_hypothesis_test(getattr(item, "obj", None)):
+        if config.option.markexpr == "nightly" and getattr(
+            getattr(item, "obj", None), "is_hypothesis_test", False
+        ):
             item.add_marker("nightly")
         if item.get_closest_marker("nightly") and not item.get_closest_marker("slow"):
             item.add_marker("slow")
