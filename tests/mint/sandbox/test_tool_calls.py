@@ -75,8 +75,9 @@ def test_an_exception_reaches_the_thread_that_called(bare_pool: SandboxPool) -> 
         "from concurrent.futures import ThreadPoolExecutor\n"
         "def attempt(n):\n    try:\n        return odd(n)\n"
         "    except ValueError as error:\n        return str(error)\n"
-        "print(list(ThreadPoolExecutor(4).map(attempt, range(6))))\n"
-        "list(ThreadPoolExecutor(4).map(odd, range(3)))"
+        "with ThreadPoolExecutor(4) as threads:\n"  # one pool: eight threads may not fit into the memory
+        "    print(list(threads.map(attempt, range(6))))\n"
+        "    list(threads.map(odd, range(3)))"
     )
     with bare_pool.episode({"odd": odd}) as episode:
         result = episode.run_cell(code, timeout=120)
