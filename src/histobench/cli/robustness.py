@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from histobench.roi.comparison.robustness import RobustnessTable
     from histobench.roi.features.feature_file import FeatureSet
 
-#: Exit code where an encoder or a named column failed. A column that has nothing to compare is no failure.
+#: Exit code where an encoder or a named column failed. A column with nothing to compare is not one.
 PARTLY = 1
 
 

@@ -15,7 +15,8 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
-from histobench.roi.features.elsewhere import PROVENANCE, find_parts
+from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE
+from histobench.roi.features.elsewhere import find_parts
 from histobench.roi.features.feature_file import load
 
 DIM = 12
@@ -63,13 +64,15 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     assert set(train.y[: len(expected)]) == {0}
     assert train.groups is not None
     assert train.groups[0] == "P0"
-    assert train.features.metadata["provenance"] == PROVENANCE
+    assert train.features.metadata["provenance"] == COMPUTED_ELSEWHERE
     assert train.features.metadata["encoder"] == "uni_v1@elsewhere"
     done = hb.evaluate(sets.train, sets.test, tasks=["KNN"], results=tmp_path / "r")
     assert set(done.table()["encoder"]) == {"uni_v1@elsewhere"}
     (file,) = (tmp_path / "r").rglob("*_complete_results.json")
-    assert json.loads(file.read_text())["additional_info"]["provenance"] == PROVENANCE
-    assert {row["provenance"] for row in read_rows(file.parents[1] / "results.parquet")} == {PROVENANCE}
+    assert json.loads(file.read_text())["additional_info"]["provenance"] == COMPUTED_ELSEWHERE
+    assert {row["provenance"] for row in read_rows(file.parents[1] / "results.parquet")} == {
+        COMPUTED_ELSEWHERE
+    }
 
 
 @pytest.mark.parametrize("kind", ["h5", "pt", "npz"])

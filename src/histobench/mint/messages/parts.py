@@ -223,7 +223,7 @@ def load_image(source: bytes | str | Path, *, max_side: int = MAX_SIDE, max_byte
     A PNG, JPEG or WebP within both limits is sent byte for byte. Everything else is decoded, turned into RGB
     (a palette or transparency on white), made smaller with Lanczos so that its longer side is `max_side`,
     and written as PNG; as JPEG (quality 90) if that PNG is over `max_bytes`, and at three quarters of the
-    side, again and again, while the JPEG is, too. The same source gives the same bytes.
+    side, repeatedly, while the JPEG is still over it. The same source gives the same bytes.
     """
     from PIL import Image as Pillow
     from PIL import UnidentifiedImageError

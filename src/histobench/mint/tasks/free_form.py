@@ -230,7 +230,7 @@ _IMPLICIT_PRODUCT = re.compile(r"(?<=[\d)])\s*(?=(?:pi|sqrt)\b)")
 _FIRST_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_DEGREES, " "),
     (_BOLD, r"\1"),
-    # A dash that is no range, and the word, are a sign.
+    # A dash that does not join a range, or the word for it, is a minus sign.
     (re.compile(r"−|(?<![\w)])[–‒‑]\s*(?=[\d.$\\])|\b(?:minus|negative)\s+(?=[\d.$\\])", re.I), "-"),
     (re.compile(r"(?<=\d)(?:\\,|\{,\}|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))"), ""),
 )

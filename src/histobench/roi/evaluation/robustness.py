@@ -400,9 +400,10 @@ def _linear_probe_without(
         [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]
     )  # [c, shown]
     whole = torch.nonzero(shows.all(dim=0)).flatten()
-    present, probes = linear_probes_of_parts(train, labels, kept[whole], **how)
-    for row, probe in zip(whole.tolist(), probes, strict=True):
-        left[row] = present[probe.logits(queries).argmax(dim=1)].cpu().numpy()
+    if len(whole):
+        present, probes = linear_probes_of_parts(train, labels, kept[whole], **how)
+        for row, probe in zip(whole.tolist(), probes, strict=True):
+            left[row] = present[probe.logits(queries).argmax(dim=1)].cpu().numpy()
     # Without a class the penalty is another one.
     for row in torch.nonzero(~shows.all(dim=0) & (shows.sum(dim=0) > 1)).flatten().tolist():
         classes, probe = fitted_linear_probe(train[kept[row]], labels[kept[row]], **how)

@@ -34,7 +34,6 @@ from histobench.roi.features.shard_plan import Extraction
 
 log = logging.getLogger(__name__)
 
-PROVENANCE = COMPUTED_ELSEWHERE
 SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".parquet", ".h5ad")
 #: What arrays and columns may be called, the first that is there.
 FEATURES = ("features", "embeddings", "embedding", "feats", "X")
@@ -394,8 +393,8 @@ def import_features(
             size="unknown",
             dim=int(features.embeddings.shape[1]),
             fingerprint=mark,
-            provenance=PROVENANCE,
-            identity={"encoder": label, "provenance": PROVENANCE, "path": str(path)},
+            provenance=COMPUTED_ELSEWHERE,
+            identity={"encoder": label, "provenance": COMPUTED_ELSEWHERE, "path": str(path)},
             skipped=[{"image": image, "reason": "not in the features"} for image in missing],
             versions={"histobench": __version__},
         )

@@ -324,6 +324,13 @@ class Penalty:
             return self.strength * weight
         return self.strength * weight / weight.norm().clamp_min(1e-30)
 
+    def of_parts(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Values [parts] and gradients of several W at once, [c, parts, d]."""
+        norm = weight.square().sum((0, 2)).sqrt()
+        if self.kind == "squared":
+            return self.strength * norm.square() / 2, self.strength * weight
+        return self.strength * norm, self.strength * weight / norm.clamp_min(1e-30)[:, None]
+
     def curvature(self, weight: Tensor) -> float:
         """Its second derivative across the direction of W."""
         if self.kind == "squared":
@@ -605,12 +612,9 @@ class PartsLoss:
         gradient[..., :-1] -= sums[..., None] * self.mean
         gradient[..., -1] = sums
         gradient /= counts[:, None]
-        norm = weight.square().sum((0, 2)).sqrt()
-        if self.penalty.kind == "squared":
-            gradient[..., :-1] += self.penalty.strength * weight
-            return value + self.penalty.strength * norm.square() / 2, gradient
-        gradient[..., :-1] += self.penalty.strength * weight / norm.clamp_min(1e-30)[:, None]
-        return value + self.penalty.strength * norm, gradient
+        penalty, pull = self.penalty.of_parts(weight)
+        gradient[..., :-1] += pull
+        return value + penalty, gradient
 
 
 def _fit_together(
@@ -665,7 +669,7 @@ def _fit_together(
             shrink = torch.where(excess > 0, drop / (2 * excess.clamp_min(1e-300)), 0.5).clamp(0.1, 0.5)
             length[search] = torch.where(low, length[search], length[search] * shrink)
             search = search[~low & (length[search] >= _SMALLEST_STEP)]
-        # Where rounding hides any progress, a part is fitted alone, too.
+        # A part is also fitted alone where rounding hides its progress.
         moved = torch.nonzero(length >= _SMALLEST_STEP).flatten()
         steps = [each[:, moved] for each in (*steps, new_point - point)][-_PART_HISTORY:]
         changes = [each[:, moved] for each in (*changes, new_gradient - gradient)][-_PART_HISTORY:]

@@ -29,7 +29,7 @@ def write_table(path: Path, dataset: str, runs: Sequence[StoredRun], settings: C
 
 
 def read_table(path: Path, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable | None:
-    """The table of a file; None where it is no table of these runs as they are now."""
+    """The table of a file; None unless it is the table of these runs as they are now."""
     return read_record(path, DatasetTable, about=_known(runs, settings))
 
 
