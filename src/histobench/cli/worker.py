@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +38,9 @@ def worker_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         help="roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
         "comma-separated (default: all)",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="roi, on Linux: so many of them side by side (default: 1)"
     )
 
 
@@ -75,22 +83,52 @@ def _work_on_units(args: argparse.Namespace) -> int:
     for kind in kinds:
         if kind not in (*KINDS, REPORT):
             raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, {REPORT}")
-    progress = _LogLines()
+
+    def take_units() -> int:
+        progress = _LogLines()
+        _on_stop(lambda number: progress.stop())
+        worker = Worker(folder, progress, say)
+        try:
+            mine = [kind for kind in kinds if kind != REPORT]
+            work_through(folder, worker, kinds=mine, stopped=lambda: progress.stopped)
+        except WorkerStoppedError:
+            pass
+        finally:
+            worker.close()
+        if progress.stopped:
+            say("stopped; what was finished is kept")
+            return STOPPED
+        return 0
+
+    code = _side_by_side(take_units, args.processes) if args.processes > 1 else take_units()
+    return _collect(folder) if REPORT in kinds and code == 0 else code
+
+
+def _on_stop(then: Callable[[int], object]) -> None:
+    """What a request to stop does."""
     for name in ("SIGTERM", "SIGUSR1"):  # Windows has only the first
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: progress.stop())
-    worker = Worker(folder, progress, say)
-    try:
-        mine = [kind for kind in kinds if kind != REPORT]
-        work_through(folder, worker, kinds=mine, stopped=lambda: progress.stopped)
-    except WorkerStoppedError:
-        pass
-    finally:
-        worker.close()
-    if progress.stopped:
-        say("stopped; what was finished is kept")
-        return STOPPED
-    return _collect(folder) if REPORT in kinds else 0
+            signal.signal(getattr(signal, name), lambda number, _: then(number))
+
+
+def _side_by_side(work: Callable[[], int], count: int) -> int:
+    """The same in several copies of this process, which share what it has imported; the worst exit code.
+
+    They stop when this process is asked to, and when the one that started it is gone.
+    """
+    starter, stops = os.getppid(), list[int]()
+    _on_stop(stops.append)
+    from histobench.roi.work import comparing, evaluation, extraction  # noqa: F401 - once for all copies
+
+    copies = [get_context("fork").Process(target=lambda: sys.exit(work())) for _ in range(count)]
+    for copy in copies:
+        copy.start()
+    while left := [copy for copy in copies if copy.is_alive()]:
+        if stops or os.getppid() != starter:  # more than once: a copy may not have been ready for the first
+            for copy in left:
+                copy.terminate()
+        wait([copy.sentinel for copy in left], timeout=0.5)
+    return max(abs(copy.exitcode or 0) for copy in copies)
 
 
 def _collect(folder: Any) -> int:

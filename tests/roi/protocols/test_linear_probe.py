@@ -161,6 +161,25 @@ def test_the_same_call_gives_the_same_bits() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    """Few threads do all of a part, many share the products alone."""
+    g = torch.Generator().manual_seed(3)
+    labels = torch.randint(5, (9_000,), generator=g)
+    features = torch.randn(9_000, 300, generator=g)
+    features[torch.arange(9_000), labels] += 2
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 8):
+            torch.set_num_threads(count)
+            penalty = Penalty("squared", 1e-2)
+            found.append(fit_softmax(features, labels, n_classes=5, penalty=penalty).weight)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 @pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 1.5], ids=["flat", "steep"])

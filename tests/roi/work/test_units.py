@@ -132,11 +132,12 @@ def test_the_progress_line_counts_what_all_processes_have_done(tmp_path: Path) -
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("processes", [2, 3])  # the third is a copy of the second
 def test_evaluations_in_several_processes_give_the_bytes_of_one(
-    plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     monkeypatch.setattr(local_engine, "LEAST_EACH", 1)
-    monkeypatch.setattr(local_engine, "_cores", lambda: 2)
+    monkeypatch.setattr(local_engine, "_processes", lambda folder: processes)
     threads = torch.get_num_threads()
     done = run_benchmark(plan)
     assert (done.outcome.evaluated, done.outcome.failures) == (4, [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -189,8 +188,7 @@ def ascending_order(scores: Tensor) -> Tensor:
         sort(slice(None))
     else:
         edges = np.linspace(0, len(rows), workers + 1).astype(int)
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(sort, [slice(a, b) for a, b in pairwise(edges)]))
+        spread(sort, [slice(a, b) for a, b in pairwise(edges)])
     return torch.from_numpy(order).reshape(scores.shape)
 
 

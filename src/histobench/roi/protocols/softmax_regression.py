@@ -294,7 +294,8 @@ class CoupledCurvature:
 #: Bytes of features per block. On the CPU: read once, used for the logits and for the gradient. On a GPU: few
 #: operations, and sums of float32 that are not too long.
 _BLOCK = {"cpu": 2**23, "cuda": 2**27}
-_PARTS = 64  # at most: more only take turns with Python's lock
+_PARTS = 16  # at most: more only take turns with Python's lock
+_MANY = 4  # threads from which small operations wait for that lock longer than they take
 _FEW = 2**18  # parameters up to which the optimizer's own work is faster on the CPU than by calls to a GPU
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
@@ -388,16 +389,11 @@ class SoftmaxLoss:
         dtype = self.features.dtype
         return (bias - weight @ self.mean).to(dtype), weight.to(dtype).T
 
-    def _log_probabilities(self, shift: Tensor, weight: Tensor, rows: slice) -> Tensor:
-        """Logarithms of the class probabilities of some rows [c, r], in the features' precision."""
-        logits = torch.addmm(shift, self.features[rows], weight)
-        # Over classes one by one: several times faster than over the few classes of each row.
-        return torch.log_softmax(logits.T.contiguous(), dim=0)
-
     def probabilities(self, theta: Tensor) -> Tensor:
         """Class probabilities of all rows [n, c]."""
-        affine = self._affine(theta)
-        return torch.cat([self._log_probabilities(*affine, part).exp_().T for part in self._parts()])
+        shift, weight = self._affine(theta)
+        logits = (torch.addmm(shift, self.features[part], weight) for part in self._parts())
+        return torch.cat([_log_probabilities(each).exp_().T for each in logits])
 
     def _parts(self) -> list[slice]:
         n, d = self.features.shape
@@ -411,18 +407,35 @@ class SoftmaxLoss:
         All that comes back from a GPU comes in one transfer, the only time that it is waited for.
         """
         here = theta.to(self.features.device)
-        affine = self._affine(here)
+        shift, weight = self._affine(here)
+        device, parts = str(here.device), self._parts()
 
-        def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
-            log_p = self._log_probabilities(*affine, part)
+        def settled(logits: Tensor, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+            log_p = _log_probabilities(logits)
             label = self.labels[None, part]
             loss = log_p.gather(0, label).sum(dtype=torch.float64)
             residual = log_p.exp_()
             residual.scatter_add_(0, label, torch.full_like(label, -1, dtype=residual.dtype))
-            return loss, residual @ self.features[part], residual.sum(1, dtype=torch.float64)
+            return loss, residual, residual.sum(1, dtype=torch.float64)
+
+        def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
+            loss, residual, sums = settled(torch.addmm(shift, self.features[part], weight), part)
+            return loss, residual @ self.features[part], sums
 
         # Summed in the order of the parts, so that the result does not depend on the threads.
-        found = spread(work, self._parts(), device=str(here.device), threads=self.threads)
+        if self.threads is not None and self.threads > _MANY and device == "cpu":
+            products = spread(
+                lambda part: torch.addmm(shift, self.features[part], weight), parts, threads=self.threads
+            )
+            between = [settled(*each) for each in zip(products, parts, strict=True)]
+            pulls = spread(
+                lambda each: between[each][1] @ self.features[parts[each]],
+                range(len(parts)),
+                threads=self.threads,
+            )
+            found = [(loss, pull, sums) for (loss, _, sums), pull in zip(between, pulls, strict=True)]
+        else:
+            found = spread(work, parts, device=device, threads=self.threads)
         loss = -torch.stack([part[0] for part in found]).sum()
         pulled = torch.zeros_like(here)
         for _, pull, sums in found:
@@ -436,6 +449,12 @@ class SoftmaxLoss:
         self.evaluations += 1
         self.ridge = self.penalty.curvature(theta[:, :-1])
         return float(both[-1]) / n + self.penalty.value(theta[:, :-1]), gradient
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """Logarithms of the class probabilities [c, r] of some rows, from their logits [r, c]."""
+    # Over classes one by one: several times faster than over the few classes of each row.
+    return torch.log_softmax(logits.T.contiguous(), dim=0)
 
 
 def fit_softmax(

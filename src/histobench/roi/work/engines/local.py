@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -163,9 +164,12 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
     logs.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "histobench.cli.main", *worker_arguments(folder)]
     command += ["--kinds", ",".join(EVALUATING)]
+    # Copies of one process import the libraries once; elsewhere than on Linux a copy may not use all of them.
+    shared = sys.platform == "linux" and processes > 2
+    command += ["--processes", str(processes - 1)] if shared else []
     helpers = []
     try:
-        for number in range(1, processes):
+        for number in range(1, 2 if shared else processes):
             with (logs / f"evaluating-{number}.log").open("wb") as log:
                 helpers.append(
                     subprocess.Popen(
@@ -174,6 +178,7 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
+                        start_new_session=True,  # the copies end with it
                     )
                 )
         torch.set_num_threads(threads)
@@ -192,5 +197,5 @@ def _end(helpers: Sequence[subprocess.Popen[bytes]]) -> None:
         try:
             helper.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            helper.kill()
+            os.killpg(helper.pid, signal.SIGKILL)
             helper.wait()
