@@ -244,6 +244,17 @@ def test_a_dataframe_is_called_as_the_parameter_that_held_it(frame: pd.DataFrame
         ask(frame.drop(columns="label"), "tiny-vl")
 
 
+@pytest.mark.parametrize("ask", [hb.run, hb.extract])
+def test_what_load_dataset_decides_is_said_to_be_its_parameter(tmp_path: Path, ask: Any) -> None:
+    for label in "ab":
+        (tmp_path / "tiles" / label).mkdir(parents=True)
+    advice = rf"`split` 0\.7/0\.1/0\.2.* In {ask.__name__}, pass load_dataset\(\.\.\., split=.*\) as `data`$"
+    with pytest.raises(hb.HistobenchError, match=advice):
+        ask(tmp_path / "tiles", "tiny-vl")
+    with pytest.raises(hb.HistobenchError, match=r"start with the patient$"):
+        hb.load_dataset(tmp_path / "tiles")
+
+
 @pytest.mark.slow
 def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
     frame: pd.DataFrame, tmp_path: Path

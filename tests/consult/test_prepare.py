@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics.pairwise import cosine_similarity
 
 from histobench.cli.main import main
 from histobench.consult.arms import ARMS, DOSES, random_order, steps_of
 from histobench.consult.audit import blinding_checks, leaks
+from histobench.consult.encoder_views import Gallery
 from histobench.consult.playing import limited
 from histobench.consult.study import (
     COLUMNS,
@@ -51,6 +53,41 @@ def test_the_study_has_every_arm_and_as_many_errors_as_can_be_had(study: Study) 
     assert all(0 < case.probability <= 1 for case in study.cases)
     # Weights stand for the population: but for the lots over uneven places, they add up to it.
     assert sum(case.weight for case in study.cases) == pytest.approx(120, rel=0.02)
+
+
+def shown_by_sklearn(gallery: Gallery, query: np.ndarray, k: int, image: str, group: str | None) -> list[str]:
+    """The same neighbors from a full sort in float64."""
+    cosine = cosine_similarity(gallery.features.astype(np.float64), query[None].astype(np.float64))[:, 0]
+    found = [
+        gallery.images[row]
+        for row in np.argsort(-cosine, kind="stable")
+        if gallery.images[row] != image and (group is None or gallery.groups[row] != group)
+    ]
+    return list(dict.fromkeys(found))[:k]
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-4], ids=["apart", "closer than float32 can tell"])
+def test_neighbors_are_those_of_float64_without_barred_pictures_and_groups(spread: float) -> None:
+    draw = np.random.default_rng(3)
+    features = (3 + spread * draw.normal(size=(400, 24))).astype(np.float32)
+    group_of = np.where(np.arange(400) < 150, 0, draw.integers(1, 9, 400))  # one group holds many
+    groups = [None if group == 8 else f"patient {group}" for group in group_of]
+    images = [f"picture {row}" for row in range(400)]
+    for copy in range(200, 240):
+        features[copy], images[copy] = features[copy - 100], images[copy - 100]
+    gallery = Gallery(features, ["A", "B"] * 200, images, groups)
+    near = gallery.nearest(
+        features[:60],
+        k=10,
+        barred_images=[{image} for image in images[:60]],
+        barred_groups=[{group} if group else set() for group in groups[:60]],
+    )
+    for row in range(60):
+        expected = shown_by_sklearn(gallery, features[row], 10, images[row], groups[row])
+        assert [each.image for each in near[row]] == expected
+    # With fewer regions than asked for, all of them are shown.
+    (every,) = gallery.nearest(features[:1], k=400, barred_images=[set()], barred_groups=[set()])
+    assert len(every) == 360
 
 
 def test_the_strong_encoder_is_better_than_the_weak_and_the_random_one(study: Study) -> None:

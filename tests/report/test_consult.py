@@ -189,6 +189,9 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
     page.locator("figure svg").nth(5).wait_for()
     page.get_by_label("Arm", exact=True).select_option("sequence")
     page.get_by_role("heading", name="Failures in arm sequence").wait_for()
+    # Agreement is no sign that the agent asked the tool.
+    expect(page.get_by_text("gave the same wrong answer as the tool").first).to_be_visible()
+    expect(page.get_by_text(re.compile("follow(s|ed) a wrong tool"))).to_have_count(0)
     page.get_by_label("Agent", exact=True).select_option("policy-reader")
     page.get_by_role("heading", name="reader against the tool alone, arm by arm").wait_for()
     expect(page).to_have_url(re.compile("agent=policy-reader"))

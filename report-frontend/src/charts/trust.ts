@@ -1,4 +1,4 @@
-// Trust in a tool: followed when it is right, and when it is wrong; and what coverage costs in errors.
+// Trust in a tool: how often its answer is given when it is right, and when it is wrong; and what coverage costs in errors.
 import * as Plot from "@observablehq/plot";
 import type { Palette } from "../theme";
 import { base } from "../chart";
@@ -17,7 +17,7 @@ export function reliance(right: RelianceBin[], wrong: RelianceBin[], width: numb
   const colour = (p: { kind: string }) => (p.kind === "tool right" ? palette.accent : palette.second);
   const most = Math.max(...points.map((p) => p.n), 1);
   return Plot.plot({
-    ...base(width, palette, points.map((p) => `${p.kind}, stated confidence ${p.x.toFixed(2)}: followed in ${share(p.y)} of ${p.n} cases`).join("; ")),
+    ...base(width, palette, points.map((p) => `${p.kind}, stated confidence ${p.x.toFixed(2)}: same answer in ${share(p.y)} of ${p.n} cases`).join("; ")),
     height: Math.max(290, Math.min(380, width * 0.7)),
     marginLeft: 50,
     marginRight: 20,
@@ -31,10 +31,10 @@ export function reliance(right: RelianceBin[], wrong: RelianceBin[], width: numb
       Plot.ruleX(points.filter((p) => p.low !== null), { x: "x", y1: "low", y2: "high", stroke: colour, strokeWidth: 2, strokeOpacity: 0.45 }),
       Plot.line(points, { x: "x", y: "y", z: "kind", stroke: colour, strokeWidth: 2, sort: "x" }),
       Plot.dot(points, { x: "x", y: "y", fill: colour, symbol: (p: P) => (p.kind === "tool right" ? "circle" : "square"), r: (p: P) => 3.5 + 4 * Math.sqrt(p.n / most), stroke: palette.surface, strokeWidth: 1 }),
-      Plot.text(["↑ agent follows the tool"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -36, fill: palette.ink }),
+      Plot.text(["↑ agent gives the tool’s answer"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -36, fill: palette.ink }),
       Plot.text(["● tool right"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -18, fill: palette.accent, fontWeight: 600 }),
       Plot.text(["■ tool wrong"], { frameAnchor: "top-left", textAnchor: "start", dx: 60, dy: -18, fill: palette.second, fontWeight: 600 }),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", fill: palette.surface, stroke: palette.line, title: (p: P) => `${p.kind}\nstated confidence ${p.x.toFixed(2)}\nfollowed in ${(100 * p.y).toFixed(1)}%${p.low === null ? "" : ` (${(100 * p.low).toFixed(0)} to ${(100 * p.high!).toFixed(0)}%)`}\n${p.n} cases` })),
+      Plot.tip(points, Plot.pointer({ x: "x", y: "y", fill: palette.surface, stroke: palette.line, title: (p: P) => `${p.kind}\nstated confidence ${p.x.toFixed(2)}\nsame answer in ${(100 * p.y).toFixed(1)}%${p.low === null ? "" : ` (${(100 * p.low).toFixed(0)} to ${(100 * p.high!).toFixed(0)}%)`}\n${p.n} cases` })),
     ],
   }) as SVGSVGElement;
 }
@@ -59,13 +59,13 @@ export function trustPlane(points: TrustPoint[], width: number, palette: Palette
   }
   const draw = (labels: Plot.Markish[]) =>
     Plot.plot({
-    ...base(side, palette, points.map((p) => `${p.name}: follows a right tool in ${share(p.right)}, a wrong one in ${share(p.wrong)}`).join("; ")),
+    ...base(side, palette, points.map((p) => `${p.name}: same answer as a right tool in ${share(p.right)}, as a wrong one in ${share(p.wrong)}`).join("; ")),
     height: side * 0.86,
     marginLeft: 50,
     marginRight: 22,
     marginTop: 30,
     marginBottom: 46,
-    x: { domain: [0, 1], label: "over-reliance: follows a wrong tool", labelAnchor: "center", labelOffset: 38, ticks: 5, tickFormat: share, insetLeft: 8, insetRight: 8 },
+    x: { domain: [0, 1], label: "over-reliance: same answer as a wrong tool", labelAnchor: "center", labelOffset: 38, ticks: 5, tickFormat: share, insetLeft: 8, insetRight: 8 },
     y: { domain: [0, 1], label: null, ticks: 5, tickFormat: share, insetTop: 8, insetBottom: 8 },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
@@ -75,8 +75,8 @@ export function trustPlane(points: TrustPoint[], width: number, palette: Palette
       Plot.link(points.filter((p) => p.wrongRange[0] !== null), { x1: (p: TrustPoint) => p.wrongRange[0], x2: (p: TrustPoint) => p.wrongRange[1], y1: "right", y2: "right", stroke: palette.line, strokeWidth: 1.4, strokeOpacity: 0.7 }),
       Plot.dot(points, { x: "wrong", y: "right", r: 5.5, fill: (p: TrustPoint) => (p.strong ? palette.accent : palette.surface), stroke: (p: TrustPoint) => (p.strong ? palette.accent : palette.line), strokeWidth: 1.8 }),
       ...labels,
-      Plot.text(["↑ follows a right tool"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -20, fill: palette.ink }),
-      Plot.tip(points, Plot.pointer({ x: "wrong", y: "right", fill: palette.surface, stroke: palette.line, title: (p: TrustPoint) => `${p.name}\nfollows a right tool ${(100 * p.right).toFixed(1)}%\nfollows a wrong tool ${(100 * p.wrong).toFixed(1)}%\nJ ${(p.right - p.wrong).toFixed(3)}` })),
+      Plot.text(["↑ same answer as a right tool"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -20, fill: palette.ink }),
+      Plot.tip(points, Plot.pointer({ x: "wrong", y: "right", fill: palette.surface, stroke: palette.line, title: (p: TrustPoint) => `${p.name}\nsame answer as a right tool ${(100 * p.right).toFixed(1)}%\nsame answer as a wrong tool ${(100 * p.wrong).toFixed(1)}%\nJ ${(p.right - p.wrong).toFixed(3)}` })),
     ],
   });
   const bare = draw([]);

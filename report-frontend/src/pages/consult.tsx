@@ -235,7 +235,7 @@ function TrustPlane({ study, arm }: { study: Study; arm: string }) {
       name={`trust_${arm}`}
       depends={[points]}
       draw={(width, palette) => trustPlane(points, width, palette)}
-      caption="Upper left: follows the tool when it is right and not when it is wrong. On the dashed line right and wrong answers of the tool are followed alike. Filled: agents; hollow: reference policies. Lines are 95% intervals."
+      caption="Upper left: gives the tool’s answer when it is right and not when it is wrong, whether or not the agent asked the tool. On the dashed line right and wrong answers of the tool are given alike. Filled: agents; hollow: reference policies. Lines are 95% intervals."
     />
   );
 }
@@ -250,7 +250,7 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
         return value === null ? [] : [{ name: by === "arm" ? line.arm : short(line.agent), value, low, high, strong: by === "arm" || !isPolicy(line.agent) }];
       });
     const [over, under] = [of("u_wrong"), of("u_right").map(({ value, low, high, ...rest }) => ({ ...rest, value: 1 - value, low: high == null ? null : 1 - high, high: low == null ? null : 1 - low }))];
-    return [...(over.length ? [{ heading: "Over-reliance: follows a wrong tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: leaves a right tool" }, ...under] : [])];
+    return [...(over.length ? [{ heading: "Over-reliance: same answer as a wrong tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: other answer than a right tool" }, ...under] : [])];
   }, [study, agent, arm, by]);
   if (!rows.length) return null;
   return (
@@ -267,8 +267,8 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
 
 const SEQUENCE_MEASURES = [
   { value: "discrimination", label: "trust J" },
-  { value: "u_right", label: "follows when right" },
-  { value: "u_wrong", label: "follows when wrong" },
+  { value: "u_right", label: "tool’s answer when right" },
+  { value: "u_wrong", label: "tool’s answer when wrong" },
 ];
 
 function Sequence({ study, agent }: { study: Study; agent: string }) {
@@ -298,7 +298,7 @@ function Sequence({ study, agent }: { study: Study; agent: string }) {
   const own = study.sequences[agent] ?? study.sequences[agents[0]];
   const adapted = own.until.filter((cases) => cases !== null).length;
   const said = own.until.length
-    ? ` ${short(study.sequences[agent] ? agent : agents[0])} follows half as many wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; this happens in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
+    ? ` ${short(study.sequences[agent] ? agent : agents[0])} gives half as many of the tool’s wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; this happens in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
     : "";
   return (
     <Chart
@@ -392,7 +392,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        Holm’s correction is over the comparisons that were registered before the agent played and could be tested. u_wrong: follows a wrong tool; J: follows when right minus follows when wrong.
+        Holm’s correction is over the comparisons that were registered before the agent played and could be tested. u_wrong: gives the tool’s answer where it is wrong; J: the same where it is right, minus u_wrong.
         {slope !== null && slope !== undefined && ` Slope of u_wrong in the share of wrong answers: ${signed(slope, 2)}.`}
         {useful?.probe !== null && useful?.probe !== undefined && ` The ${useful.encoders} encoders’ usefulness to this agent against their linear-probe ranks: Kendall’s tau ${decimals(useful.probe, 2)}.`}
       </p>

@@ -19,8 +19,8 @@ interface Card {
 }
 
 const KINDS: Record<string, { short: string; long: string }> = {
-  followed: { short: "Followed", long: "followed a wrong tool" },
-  left: { short: "Left", long: "left a right tool" },
+  followed: { short: "Same as tool", long: "gave the same wrong answer as the tool" },
+  left: { short: "Unlike tool", long: "did not give the tool’s right answer" },
   own: { short: "Own error", long: "wrong on its own" },
   deferred: { short: "Deferred", long: "deferred" },
   unanswered: { short: "No answer", long: "gave no answer that can be read" },

@@ -180,6 +180,7 @@ def run(
     (('tiny-vl',), ('synthetic-crc',))
     """
     given = dict(locals())
+    from histobench.api.dataset import read_for
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.options import plan_options
     from histobench.roi.plan.benchmark import run_benchmark
@@ -191,7 +192,8 @@ def run(
     }
     if values.get("tasks") is not None:
         values["tasks"] = texts(tasks, "tasks")
-    several = _datasets(data, target, target_columns)
+    with read_for(run, "data"):
+        several = _datasets(data, target, target_columns)
     values |= _one_target(several, values)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
     values |= {
@@ -204,7 +206,7 @@ def run(
         ],
         "results": str(folder_path(results, "results").absolute()),
     }
-    with ExitStack() as told:
+    with read_for(run, "data"), ExitStack() as told:
         tables = [item.table for item in several if not isinstance(item, str) and item.table is not None]
         for table in tables:
             told.enter_context(table.told_in_rows("data"))

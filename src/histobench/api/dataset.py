@@ -6,9 +6,10 @@ import html
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from histobench.core.parameters import (
     file_path,
     folder_path,
     renamed,
+    retold,
     shares,
     text,
     texts,
@@ -251,6 +253,21 @@ def load_dataset(
     noted |= {"target_columns": list(named) or None, "target": None if predicted is None else target}
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed, table)
+
+
+@contextmanager
+def read_for(function: Callable[..., Any], parameter: str) -> Iterator[None]:
+    """An error that advises a parameter of `load_dataset` says so where `function` does not have it."""
+    try:
+        with renamed(class2id_txt="classes"):
+            yield
+    except HistobenchError as error:
+        elsewhere = signature(load_dataset).parameters.keys() - signature(function).parameters.keys()
+        named = [name for name in re.findall(r"`(\w+)`", str(error)) if name in elsewhere]
+        if not named:
+            raise
+        call = f"load_dataset(..., {', '.join(f'{name}=...' for name in dict.fromkeys(named))})"
+        raise retold(error, f"{error}. In {function.__name__}, pass {call} as `{parameter}`") from error
 
 
 def demo_dataset(

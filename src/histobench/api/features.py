@@ -301,7 +301,7 @@ def extract(
     """
     given = dict(locals())
     from histobench.api.benchmark import changed_options
-    from histobench.api.dataset import Dataset, load_dataset
+    from histobench.api.dataset import Dataset, load_dataset, read_for
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
     from histobench.core.records import options_of
@@ -329,7 +329,7 @@ def extract(
         )
     target = None if folder is None else folder_path(folder, "folder")
     Settings(**chosen)  # checked before the dataset is read, which may take a while
-    with renamed(source="data"):
+    with renamed(source="data"), read_for(extract, "data"):
         data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
     keeper = TemporaryResults()
     try:
@@ -370,12 +370,12 @@ def features(
     FeatureSets
         The features by split, for `evaluate` and scikit-learn.
     """
-    from histobench.api.dataset import Dataset, load_dataset
+    from histobench.api.dataset import Dataset, load_dataset, read_for
     from histobench.roi.encoders.own_name import ELSEWHERE
     from histobench.roi.features.elsewhere import import_features
 
     place = file_path(path, "path")
-    with renamed(source="labels"):
+    with renamed(source="labels"), read_for(features, "labels"):
         table = labels if isinstance(labels, Dataset) else load_dataset(_readable(labels))
     alias = "" if name is None else f"{text(name, 'name')}="
     _, sets = import_features(table.roi, f"{alias}{ELSEWHERE}{place}", None)

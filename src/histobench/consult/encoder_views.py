@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from histobench.roi.encoders.own_name import label_of
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.feature_file import FeatureSet
+    from histobench.roi.protocols.neighbours import NeighbourSearch
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,27 @@ class Gallery:
     groups: Sequence[str | None]
 
     @cached_property
-    def _directions(self) -> Rows:
-        return _unit(self.features)
+    def _search(self) -> NeighbourSearch:
+        import torch
+
+        from histobench.roi.protocols.neighbours import Centring, NeighbourSearch
+
+        train = torch.from_numpy(np.ascontiguousarray(self.features))
+        return NeighbourSearch(train, Centring.none(train))
 
     @cached_property
     def _nearest_of_own(self) -> NDArray[np.float32]:
         """The highest cosine of each training region with one of another picture and group, ascending."""
-        pictures, groups = np.asarray(self.images), np.asarray([group or "" for group in self.groups])
-        rows = np.arange(len(pictures))
+        rows = np.arange(len(self.images))
         if len(rows) > MOST_CALIBRATED:
             rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
-        found = []
-        for row in rows:
-            other = (pictures != pictures[row]) & ((groups != groups[row]) | (groups == ""))
-            if other.any():
-                found.append((self._directions[other] @ self._directions[row]).max())
-        return np.sort(np.array(found, dtype=np.float32))
+        near = self.nearest(
+            self.features[rows],
+            k=1,
+            barred_images=[{self.images[row]} for row in rows.tolist()],
+            barred_groups=[{group} if (group := self.groups[row]) else set() for row in rows.tolist()],
+        )
+        return np.sort(np.array([each[0].cosine for each in near if each], dtype=np.float32))
 
     def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
         """How similar the first neighbour is: its place among the training regions' own, from 0 to 100."""
@@ -107,29 +113,48 @@ class Gallery:
         return float(100 * (below + upto) / 2 / len(own))
 
     def nearest(
-        self, query: Rows, *, k: int, barred_images: set[str], barred_groups: set[str]
-    ) -> list[Neighbour]:
-        """The k rows of highest cosine with `query` [d]; the lowest row among equals.
+        self,
+        queries: Rows,
+        *,
+        k: int,
+        barred_images: Sequence[set[str]],
+        barred_groups: Sequence[set[str]],
+    ) -> list[list[Neighbour]]:
+        """The k training regions of highest cosine with each of `queries` [q, d]; the first among equals.
 
-        A picture that is in the training split several times is shown once.
+        Pictures and groups that are barred for a query [q] are left out. A picture that is in the training
+        split several times is shown once.
         """
-        cosines = self._directions @ _unit(query[None])[0]
+        import torch
+
+        found: list[list[Neighbour]] = [[] for _ in queries]
+        short, width = list(range(len(queries))), k + _SPARE
+        while short:
+            width = min(width, len(self.images))
+            near = self._search.nearest(
+                torch.from_numpy(np.ascontiguousarray(queries[short])), k=width, ranked=True
+            )
+            for query, rows, cosines in zip(short, near.index.tolist(), near.cosine.tolist(), strict=True):
+                ranked = zip(rows, cosines, strict=True)
+                found[query] = self._shown(ranked, k, barred_images[query], barred_groups[query])
+            short = [query for query in short if len(found[query]) < k and width < len(self.images)]
+            width *= 4
+        return found
+
+    def _shown(
+        self, ranked: Iterable[tuple[int, float]], k: int, images: set[str], groups: set[str]
+    ) -> list[Neighbour]:
+        """The first k of other pictures and groups among training rows with their cosines."""
         found: list[Neighbour] = []
-        shown = set(barred_images)
-        for row in np.argsort(-cosines, kind="stable"):
-            if self.images[row] in shown or (self.groups[row] or None) in barred_groups:
+        hidden = set(images)
+        for row, cosine in ranked:
+            if self.images[row] in hidden or (self.groups[row] or None) in groups:
                 continue
-            shown.add(self.images[row])
-            found.append(Neighbour(self.labels[row], self.images[row], float(cosines[row])))
+            hidden.add(self.images[row])
+            found.append(Neighbour(self.labels[row], self.images[row], cosine))
             if len(found) == k:
                 break
         return found
-
-
-def _unit(rows: Rows) -> Rows:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Rows = (rows / np.maximum(lengths, 1e-12)).astype(np.float32)
-    return unit
 
 
 T = TypeVar("T")
@@ -140,6 +165,8 @@ NAME_LENGTH = 16
 NEIGHBOURS = 20
 #: Training regions that similarities are calibrated on.
 MOST_CALIBRATED = 2000
+#: Neighbours that are found beyond those asked for, so that barred ones seldom leave too few.
+_SPARE = 16
 
 
 @dataclass(frozen=True)

@@ -143,12 +143,13 @@ class Bench:
     def _near(self, region: str, encoder: str, k: int) -> list[Neighbour]:
         self._view(encoder)
         row, test = self._row(region), self.regions["test"]
-        return self._galleries[encoder].nearest(
-            self.views[encoder].test_features[row],
+        (near,) = self._galleries[encoder].nearest(
+            self.views[encoder].test_features[[row]],
             k=min(max(k, 1), MOST_NEIGHBOURS),
-            barred_images={test.images[row]},
-            barred_groups={test.groups[row]} if test.groups[row] else set(),
+            barred_images=[{test.images[row]}],
+            barred_groups=[{test.groups[row]} if test.groups[row] else set()],
         )
+        return near
 
     def _row(self, region: str) -> int:
         if region not in self.ids:

@@ -238,9 +238,17 @@ def _encoder_answers(
     """All answers of an arm; `named` learns which training region each name stands for."""
     recorded: list[Recorded] = []
     described = _same_sharpness(view.zero_shot[rows]) if zero_shot and view.zero_shot is not None else None
-    for place, row in enumerate(rows):
+    # In a shuffled arm the answers of another case are shown, but never a picture of this one's group.
+    sources = rows[shown.source]
+    both = list(zip(rows, sources, strict=True))
+    neighbours = gallery.nearest(
+        view.test_features[sources],
+        k=MOST_NEIGHBOURS,
+        barred_images=[{test.images[each] for each in pair} for pair in both],
+        barred_groups=[{group for each in pair if (group := test.groups[each])} for pair in both],
+    )
+    for place, (row, near) in enumerate(zip(rows, neighbours, strict=True)):
         image = test.images[row]
-        source = rows[shown.source[place]]
 
         def add(tool: str, arguments: dict[str, int], answer: str, image: str = image) -> None:
             recorded.append(Recorded(image, view.fingerprint, shown.arm, tool, canonical(arguments), answer))
@@ -248,14 +256,6 @@ def _encoder_answers(
         order, probabilities = shown.order[place], shown.probabilities[place]
         for n in range(1, len(names) + 1):
             add("predict", {"n": n}, prediction_text(order[:n], probabilities, names))
-        # In a shuffled arm the answers of another case are shown, but never a picture of this one's group.
-        both = (row, source)
-        near = gallery.nearest(
-            view.test_features[source],
-            k=MOST_NEIGHBOURS,
-            barred_images={test.images[each] for each in both},
-            barred_groups={group for each in both if (group := test.groups[each])},
-        )
         named |= {alias(image, each.image): each.image for each in near}
         percentile = gallery.percentile(near) if similarity == "percentile" else None
         for k in range(1, MOST_NEIGHBOURS + 1):
@@ -299,14 +299,13 @@ def _lessons(
     shown: dict[str, Floats] = {}
     for role, view in views.items():
         lines = []
-        for row in val.rows:
-            group = regions["val"].groups[row]
-            near = galleries[role].nearest(
-                view.val_features[row],
-                k=VOTING,
-                barred_images={regions["val"].images[row]},
-                barred_groups={group} if group else set(),
-            )
+        neighbours = galleries[role].nearest(
+            view.val_features[val.rows],
+            k=VOTING,
+            barred_images=[{regions["val"].images[row]} for row in val.rows],
+            barred_groups=[{group} if (group := regions["val"].groups[row]) else set() for row in val.rows],
+        )
+        for row, near in zip(val.rows, neighbours, strict=True):
             said = np.array([float(f"{value:.2f}") for value in view.val[row]])
             lines.append(np.concatenate([said, neighbour_votes(neighbours_text(near), names)]))
         shown[role] = np.array(lines).reshape(len(val.rows), 2 * len(names))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -33,14 +35,22 @@ def data(n: int, m: int, d: int, c: int, seed: int = 0) -> tuple[torch.Tensor, t
     return train, labels, test
 
 
+@pytest.fixture(autouse=True)
+def plain_products() -> Iterator[None]:
+    """oneDNN warns and gives up where the processor has no bfloat16; the search does not use it there."""
+    before = torch.backends.mkldnn.set_flags(neighbours._multiplies_bfloat16_in_tiles())
+    yield
+    torch.backends.mkldnn.set_flags(before[0])
+
+
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def any_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """Each format of the inexact products in turn."""
 
     def search(
         train: torch.Tensor, test: torch.Tensor, k: int, centring: Centring, memory: int
-    ) -> neighbours._Search:
-        return neighbours._Search(train, centring, request.param, memory)
+    ) -> neighbours.NeighbourSearch:
+        return neighbours.NeighbourSearch(train, centring, request.param, memory)
 
     monkeypatch.setattr(neighbours, "_search", search)
     return request.param
@@ -145,8 +155,21 @@ def test_ranked_neighbours_come_nearest_first() -> None:
     similarity = centring.apply(test) @ centring.apply(train).T
     expected = similarity.argsort(dim=1, descending=True, stable=True)[:, :9]
     assert torch.equal(found.index, expected)
+    torch.testing.assert_close(found.cosine, similarity.gather(1, expected), rtol=0, atol=1e-15)
     plain = nearest(train, test, k=9, centring=centring)
+    assert plain.cosine.shape == (len(test), 0)
     assert torch.equal(found.index.sort().values, plain.index.sort().values)
+
+
+@pytest.mark.usefixtures("any_format")
+def test_crowded_queries_have_their_exact_cosines() -> None:
+    train, _, test = data(500, 40, 8, 3)
+    train = train[:7].repeat(60, 1)  # more equal rows than are kept
+    centring = Centring.of(train)
+    found = nearest(train, test, k=9, centring=centring, ranked=True)
+    similarity = centring.apply(test) @ centring.apply(train).T
+    expected = similarity.topk(9, dim=1).values
+    torch.testing.assert_close(found.cosine, expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("shift", [0, -9])

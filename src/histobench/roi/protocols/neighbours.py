@@ -147,6 +147,7 @@ class Neighbours:
 
     index: Tensor  # [n, k]
     rechecked: int  # pairs that were compared again
+    cosine: Tensor  # [n, k] of centred rows in float64, where `ranked` was asked for; else [n, 0]
 
 
 def nearest(
@@ -161,10 +162,10 @@ def nearest(
             f"n_neighbors is {k} but there are {len(train)} training images; "
             f"use `n_neighbors` {len(train)} or less"
         )
-    return _search(train, test, k, centring, memory).run(test, k, ranked)
+    return _search(train, test, k, centring, memory).nearest(test, k=k, ranked=ranked)
 
 
-def _search(train: Tensor, test: Tensor, k: int, centring: Centring, memory: int) -> _Search:
+def _search(train: Tensor, test: Tensor, k: int, centring: Centring, memory: int) -> NeighbourSearch:
     """A search in the format that this processor and these rows call for."""
     if (
         train.device.type == "cpu"
@@ -172,10 +173,10 @@ def _search(train: Tensor, test: Tensor, k: int, centring: Centring, memory: int
         and len(test) > _TRIED
         and _multiplies_bfloat16_in_tiles()
     ):
-        search = _Search(train, centring, torch.bfloat16, memory)
+        search = NeighbourSearch(train, centring, torch.bfloat16, memory)
         if search.crowded(test[:: max(1, len(test) // _TRIED)], k) <= _CROWDED:
             return search
-    return _Search(train, centring, torch.float32, memory)
+    return NeighbourSearch(train, centring, memory=memory)
 
 
 @functools.cache
@@ -185,10 +186,12 @@ def _multiplies_bfloat16_in_tiles() -> bool:
     return info.is_file() and "amx_bf16" in info.read_text(encoding="utf-8", errors="replace")
 
 
-class _Search:
-    """Training rows prepared for queries."""
+class NeighbourSearch:
+    """Training rows prepared for queries that come one after the other."""
 
-    def __init__(self, train: Tensor, centring: Centring, dtype: torch.dtype, memory: int) -> None:
+    def __init__(
+        self, train: Tensor, centring: Centring, dtype: torch.dtype = torch.float32, memory: int = MEMORY
+    ) -> None:
         n, d = train.shape
         self.train, self.centring, self.dtype, self.memory = train, centring, dtype, memory
         self.keys = torch.empty(Products.padded(n), d, dtype=dtype, device=train.device)
@@ -237,12 +240,16 @@ class _Search:
         rows = lost + self.lost + lost * self.lost
         return rows + self._arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
 
-    def run(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
+    def nearest(self, test: Tensor, *, k: int, ranked: bool = False) -> Neighbours:
+        """As the function `nearest`; `k` is at most the number of training rows."""
         parts = self._parts(len(test))
         found = spread(lambda part: self._run_part(test[part], k, ranked), parts, device=str(test.device))
         none = torch.empty(0, k, dtype=torch.long, device=test.device)
-        index = torch.cat([part.index for part in found]) if found else none
-        return Neighbours(index, sum(part.rechecked for part in found))
+        return Neighbours(
+            torch.cat([none, *(part.index for part in found)]),
+            sum(part.rechecked for part in found),
+            torch.cat([none[:, : k if ranked else 0].double(), *(part.cosine for part in found)]),
+        )
 
     def _parts(self, queries: int) -> list[slice]:
         """Queries that one thread multiplies at a time: as many as fit, but a part for every thread."""
@@ -292,19 +299,25 @@ class _Search:
         # Nothing to decide where the next best is certainly out.
         close = found.value[:, k : k + 1] >= found.edge - found.margin
         unsettled = torch.arange(len(test), device=test.device) if ranked else torch.nonzero(close)[:, 0]
+        cosine = found.value[:, : k if ranked else 0].clone()
         if len(unsettled):
-            index[unsettled], pairs = self._settle(found.some(unsettled), k, ranked)
+            index[unsettled], value, pairs = self._settle(found.some(unsettled), k, ranked)
+            if ranked:
+                cosine = value
         for q in torch.nonzero(found.crowded).flatten().tolist():
             # More candidates than were kept: take every row that could be among the nearest.
             least = found.edge[q] - found.margin[q]
             among = torch.nonzero(found.products.row(q).double() >= least).flatten()
             exact = self._exact(found, torch.full_like(among, q), among)
-            index[q] = among[exact.argsort(descending=True, stable=True)[:k]]
+            best = exact.argsort(descending=True, stable=True)[:k]
+            index[q] = among[best]
+            if ranked:
+                cosine[q] = exact[best]
             pairs += len(among)
-        return Neighbours(index, pairs)
+        return Neighbours(index, pairs, cosine)
 
-    def _settle(self, found: _Candidates, k: int, ranked: bool) -> tuple[Tensor, int]:
-        """The k nearest of every query [q, k] and how many pairs were compared again."""
+    def _settle(self, found: _Candidates, k: int, ranked: bool) -> tuple[Tensor, Tensor, int]:
+        """The k nearest of every query [q, k], their cosines, and how many pairs were compared again."""
         pairs = 0
         place = found.place
         if self.dtype == torch.bfloat16:
@@ -314,7 +327,8 @@ class _Search:
         # The lowest row first among equals: order by row, then stably by value.
         by_row = place.argsort(1)
         by_value = value.gather(1, by_row).argsort(dim=1, descending=True, stable=True)
-        return place.gather(1, by_row.gather(1, by_value[:, :k])), max(pairs, exact)
+        best = by_row.gather(1, by_value[:, :k])
+        return place.gather(1, best), value.gather(1, best), max(pairs, exact)
 
     def _look_again(
         self,
