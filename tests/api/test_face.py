@@ -46,6 +46,7 @@ def bench(tiles: Path, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark
             n_iter=5,
             n_neighbors=3,
             n_bootstrap=50,
+            num_workers=0,
         )
 
 
@@ -181,7 +182,7 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    features = hb.extract(hb.load_dataset(tiles), "tiny-vl")
+    features = hb.extract(hb.load_dataset(tiles), "tiny-vl", num_workers=0)
     assert features.train.X.shape == (54, hb.create_encoder("tiny-vl").dim)
     assert len(features.test.y) == len(features.test.names) == 36
     before = sorted(tmp_path.rglob("*"))
@@ -253,7 +254,7 @@ def test_an_encoder_embeds_pictures_arrays_and_paths(
     assert np.allclose(from_paths, from_arrays, atol=1e-5)
     assert encoder.embed(paths[0]).shape == (1, encoder.dim)
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32").train
+    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32", num_workers=0).train
     assert np.allclose(stored.X[:5], from_paths, atol=1e-4)
 
 
@@ -295,7 +296,7 @@ def undivided(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> p
 @pytest.mark.slow
 def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_path: Path) -> None:
     data = hb.load_dataset(undivided, split="0.6/0.4", seed=7)
-    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)
+    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20, num_workers=0)
     frame = data.frame()
     tested = {Path(path).name for path in frame[frame["split"] == "test"]["image"]}
     shown = bench.predictions("tiny-vl", task="Proto")["image"]

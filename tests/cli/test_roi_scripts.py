@@ -224,12 +224,16 @@ def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Pa
     assert (workplace / "results" / "lite" / "Proto" / "Proto_complete_results.json").is_file()
 
 
-def test_features_of_two_encoders_are_not_mixed(workplace: Path, lite: str) -> None:
+def test_features_of_two_encoders_are_not_mixed(workplace: Path) -> None:
+    content = torch.load(workplace / _features("test"), weights_only=True)
+    content["embeddings"] = content["embeddings"].repeat(1, 2)
+    content["metadata"] |= {"encoder": "other"}
+    torch.save(content, workplace / "other.pt")
     done = _run(
         "01-ROI_BenchMark_Main.py",
         *("--TASK", "KNN", "--log_dir", "results/mixed"),
         *("--train_feature_file", _features("train")),
-        *("--test_feature_file", lite.format("test")),
+        *("--test_feature_file", "other.pt"),
         cwd=workplace,
     )
     assert done.returncode == 2

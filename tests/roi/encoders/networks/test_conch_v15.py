@@ -46,7 +46,7 @@ def test_feature_of_224_pixels_equals_timm_and_the_pooler() -> None:
         tokens = network.trunk.forward_features(images)
         expected = network.ln_contrast(network.attn_pool_contrast(tokens)[:, 0])
         torch.testing.assert_close(network(images), expected)
-        assert network(torch.randn(1, 3, 448, 448)).shape == (1, 768)
+        assert network(torch.randn(1, 3, 240, 240)).shape == (1, 768)
 
 
 def test_stored_positions_of_another_grid_are_brought_to_fourteen() -> None:
