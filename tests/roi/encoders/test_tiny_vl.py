@@ -42,10 +42,10 @@ def encoder() -> TinyVLEncoder:
 
 @pytest.fixture(scope="module")
 def sample() -> tuple[list[Image.Image], np.ndarray]:
-    """Ten fresh demo tiles per class, of patients that no other test and no training saw."""
-    labels = np.repeat(np.arange(len(CLASSES)), 10)
+    """Six fresh demo tiles per class, of patients that no other test and no training saw."""
+    labels = np.repeat(np.arange(len(CLASSES)), 6)
     tiles = [
-        Image.fromarray(render_tile(CLASSES[label], seed=77, index=5 * (number % 10)))
+        Image.fromarray(render_tile(CLASSES[label], seed=77, index=5 * (number % 6)))
         for number, label in enumerate(labels)
     ]
     return tiles, labels

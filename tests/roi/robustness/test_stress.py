@@ -136,7 +136,6 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)
     command = ["robustness", "--stress", "--data", str(table), "--models", "tiny-vl", "--device", "cpu"]
-    command += ["--num-workers", "0"]
     assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "4"]) == 0
     content = json.loads(
         (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()

@@ -134,7 +134,7 @@ def slow() -> type[Slow]:
     return Slow
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def scramble() -> Callable[[nn.Module], nn.Module]:
     """Gives every parameter a value that matters, biases and norms included."""
 

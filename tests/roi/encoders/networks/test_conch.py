@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import conch
 
 pytestmark = pytest.mark.slow
@@ -71,9 +72,9 @@ def test_cls_sees_one_padding_place_and_itself_only_when_the_text_is_full() -> N
 
 
 @pytest.fixture(scope="module")
-def network() -> conch.Conch:
-    torch.manual_seed(0)
-    return conch.build(depth=1).eval()
+def network(scramble: Any) -> Any:
+    with SkipRandomInit():
+        return scramble(conch.build(depth=1))
 
 
 def test_image_feature_is_not_normalised_and_its_projection_is(network: conch.Conch) -> None:

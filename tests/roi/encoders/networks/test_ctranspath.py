@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import ctranspath
 
 pytestmark = pytest.mark.slow
@@ -46,9 +47,9 @@ def slow_convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return ctranspath.build(depth=2).eval()
+def network(scramble: Any) -> Any:
+    with SkipRandomInit():
+        return scramble(ctranspath.build(depth=2))
 
 
 @pytest.mark.sample(1)
