@@ -612,7 +612,7 @@ def test_a_worker_follows_the_units_that_it_was_given_and_no_others(
     assert RunFolder(folder.path, folder.digest).units() == folder.units()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "harm", "told"),
