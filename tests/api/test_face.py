@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import histobench as hb
+from builders import MEAN_ENCODER
 from histobench.api.features import TemporaryResults
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
@@ -33,13 +34,21 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench(tiles: Path, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
+def own(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An encoder that is over in no time, with a name."""
+    file = tmp_path_factory.mktemp("own") / "own.py"
+    file.write_text(MEAN_ENCODER)
+    return f"colors={file}:Mean"
+
+
+@pytest.fixture(scope="module")
+def bench(tiles: Path, own: str, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
     results = tmp_path_factory.mktemp("results") / "r"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HISTOBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         return hb.run(
             hb.load_dataset(tiles),
-            ["efficientnet-lite0", "tiny-vl"],
+            [own, "tiny-vl"],
             tasks=["KNN", "Proto", "Few-shot"],
             results=results,
             n_shot=[1, 2],
@@ -86,13 +95,13 @@ def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.slow
 def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
     table = bench.table()
-    assert set(table["encoder"]) == {"efficientnet-lite0", "tiny-vl"}
+    assert set(table["encoder"]) == {"colors", "tiny-vl"}
     value = table.query("metric == 'balanced_accuracy' and task == 'KNN'")
     assert len(value) == 2
     assert (value["low"] <= value["value"]).all()
     assert (value["value"] <= value["high"]).all()
     assert (value["n"] == 36).all()
-    assert "efficientnet-lite0" in bench._repr_html_()
+    assert "colors" in bench._repr_html_()
 
 
 @pytest.mark.slow
@@ -149,13 +158,13 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_line_writes_the_same_bytes(
-    bench: hb.Benchmark, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: hb.Benchmark, tiles: Path, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     other = tmp_path / "r"
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        f"datasets: [{tiles}]\nencoders: [efficientnet-lite0, tiny-vl]\ntasks: [KNN, Proto, Few-shot]\n"
+        f"datasets: [{tiles}]\nencoders: ['{own}', tiny-vl]\ntasks: [KNN, Proto, Few-shot]\n"
         f"results: {other}\nn_shot: [1, 2]\nn_iter: 5\nn_neighbors: 3\nn_bootstrap: 50\n",
         encoding="utf-8",
     )

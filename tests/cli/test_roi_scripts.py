@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
+from histobench.roi.features.feature_file import load, save
 
 pytestmark = pytest.mark.slow
 
@@ -225,10 +227,10 @@ def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Pa
 
 
 def test_features_of_two_encoders_are_not_mixed(workplace: Path) -> None:
-    content = torch.load(workplace / _features("test"), weights_only=True)
-    content["embeddings"] = content["embeddings"].repeat(1, 2)
-    content["metadata"] |= {"encoder": "other"}
-    torch.save(content, workplace / "other.pt")
+    content = load(workplace / _features("test"))
+    metadata = {**content.metadata, "encoder": "other"}
+    other = replace(content, embeddings=content.embeddings.repeat(1, 2), metadata=metadata)
+    save(other, workplace / "other.pt")
     done = _run(
         "01-ROI_BenchMark_Main.py",
         *("--TASK", "KNN", "--log_dir", "results/mixed"),
