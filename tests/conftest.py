@@ -31,6 +31,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(_name, "1")
 SECONDS_BEFORE = pytest.StashKey[float]()
+NO_FLUSH = pytest.MonkeyPatch()
 
 
 #: Files with tests of a minute and more: they begin first, so that no worker ends alone with them.
@@ -56,6 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Where slow tests are left out, examples that are drawn at random are fewer, too."""
     gc.disable()  # until everything is imported
+    # No test cuts the power, and a killed process loses nothing that it has written: half of the waiting of a
+    # small run was for the disk.
+    NO_FLUSH.setattr(os, "fsync", lambda descriptor: None)
     if config.option.markexpr == "not slow":
         settings.load_profile("fast")
     elif config.option.markexpr == "not nightly":
@@ -119,6 +123,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    NO_FLUSH.undo()
     gc.unfreeze()
     gc.enable()
 

@@ -29,7 +29,17 @@ NAMES_THAT_EXPLAIN_NOTHING = {"utils", "util", "helpers", "helper", "common", "m
 
 @cache
 def _nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    """Imports, calls and conditions: all that these tests look at."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call | ast.If)
+    ]
+
+
+@cache
+def _is_module(name: str) -> bool:
+    path = SOURCE.parent / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def _imports(path: Path) -> set[str]:
@@ -74,7 +84,9 @@ def _modules(*, types: bool = False) -> dict[str, set[str]]:
         typing = {
             id(inner)
             for node in _nodes(path)
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            if isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
         found[name] = set()
@@ -85,9 +97,8 @@ def _modules(*, types: bool = False) -> dict[str, set[str]]:
                 found[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
                 for alias in node.names:
-                    inner = SOURCE.parent / f"{node.module}.{alias.name}".replace(".", "/")
-                    is_module = inner.is_dir() or inner.with_suffix(".py").exists()
-                    found[name].add(f"{node.module}.{alias.name}" if is_module else node.module)
+                    inner = f"{node.module}.{alias.name}"
+                    found[name].add(inner if _is_module(inner) else node.module)
     return {name: (imported & set(found)) - {name} for name, imported in found.items()}
 
 
@@ -147,7 +158,11 @@ def _consoles(path: Path) -> list[str]:
     for node in _nodes(path):
         if not isinstance(node, ast.Call):
             continue
-        name = ast.unparse(node.func).rpartition(".")[2]
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name not in ("Console", "from_markup", "render_markup", "TextColumn") and not any(
+            keyword.arg == "markup" for keyword in node.keywords
+        ):
+            continue
         keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
         if name in ("Console", "from_markup", "render_markup") or keywords.get("markup") == "True":
             found.append(f"{node.lineno}: {ast.unparse(node)[:60]}")

@@ -38,7 +38,18 @@ def _module(name: str) -> ModuleType:
         pytest.skip(f"{name} needs the optional package {error.name}")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if _has_examples(name)])
+#: Measures of two hundred tiles; tests/roi/robustness measures smaller sets.
+LONG = "histobench.api.site_robustness"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name == LONG else [])
+        for name in NAMES
+        if _has_examples(name)
+    ],
+)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
     outcome = doctest.testmod(_module(name))
@@ -46,6 +57,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert outcome.failed == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in NAMES if not _has_examples(name)])
 def test_a_module_without_examples_can_be_imported(name: str) -> None:
     _module(name)

@@ -25,7 +25,7 @@ from histobench.roi.protocols.linear_probe import linear_probe
 ESTIMATORS = [LinearProbe(), LinearProbe(cost=100), KNN(5), Prototype(), SimpleShot()]
 
 
-@pytest.mark.sample(90)
+@pytest.mark.sample(60)
 @pytest.mark.slow
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learns_own_checks(estimator, check) -> None:  # type: ignore[no-untyped-def]

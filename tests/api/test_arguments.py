@@ -168,7 +168,7 @@ def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path)
     (finding,) = hb.load_dataset(frame).check().errors
     assert str(finding).startswith("row 5 of the DataFrame: ")
     with pytest.raises(hb.HistobenchError, match="row 5 of the DataFrame") as caught:
-        hb.run(frame, "tiny-vl", tasks="Proto", results=tmp_path / "r")
+        hb.run(frame, "tiny-vl", tasks="Proto", results=tmp_path / "r", num_workers=0)
     assert "frames" not in str(caught.value)
 
 
@@ -196,7 +196,7 @@ def test_a_source_stays_where_it_was(
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     assert data.check().errors == ()
-    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)
+    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20, num_workers=0)
     assert bench.datasets == ("mine",)
 
 
@@ -259,7 +259,8 @@ def test_what_load_dataset_decides_is_said_to_be_its_parameter(tmp_path: Path, a
 def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
-    bench = hb.run([frame], "tiny-vl", tasks="proto", results=tmp_path / "r", n_bootstrap=20)
+    asked = {"tasks": "proto", "results": tmp_path / "r", "n_bootstrap": 20, "num_workers": 0}
+    bench = hb.run([frame], "tiny-vl", **asked)  # type: ignore[arg-type]
     assert (bench.datasets, bench.encoders) == (("data",), ("tiny-vl",))
     with pytest.raises(hb.HistobenchError, match=r"encoders: .*give 'tiny-vl' as text"):
         hb.run(frame, hb.create_encoder("tiny-vl", device="cpu"), tasks="proto")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import histobench as hb
+from builders import MEAN_ENCODER
 from histobench.api.features import TemporaryResults
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
@@ -33,19 +34,28 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench(tiles: Path, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
+def own(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An encoder that is over in no time, with a name."""
+    file = tmp_path_factory.mktemp("own") / "own.py"
+    file.write_text(MEAN_ENCODER)
+    return f"colors={file}:Mean"
+
+
+@pytest.fixture(scope="module")
+def bench(tiles: Path, own: str, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
     results = tmp_path_factory.mktemp("results") / "r"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HISTOBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         return hb.run(
             hb.load_dataset(tiles),
-            ["efficientnet-lite0", "tiny-vl"],
+            [own, "tiny-vl"],
             tasks=["KNN", "Proto", "Few-shot"],
             results=results,
             n_shot=[1, 2],
             n_iter=5,
             n_neighbors=3,
             n_bootstrap=50,
+            num_workers=0,
         )
 
 
@@ -85,13 +95,13 @@ def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.slow
 def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
     table = bench.table()
-    assert set(table["encoder"]) == {"efficientnet-lite0", "tiny-vl"}
+    assert set(table["encoder"]) == {"colors", "tiny-vl"}
     value = table.query("metric == 'balanced_accuracy' and task == 'KNN'")
     assert len(value) == 2
     assert (value["low"] <= value["value"]).all()
     assert (value["value"] <= value["high"]).all()
     assert (value["n"] == 36).all()
-    assert "efficientnet-lite0" in bench._repr_html_()
+    assert "colors" in bench._repr_html_()
 
 
 @pytest.mark.slow
@@ -148,13 +158,13 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_line_writes_the_same_bytes(
-    bench: hb.Benchmark, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: hb.Benchmark, tiles: Path, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     other = tmp_path / "r"
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        f"datasets: [{tiles}]\nencoders: [efficientnet-lite0, tiny-vl]\ntasks: [KNN, Proto, Few-shot]\n"
+        f"datasets: [{tiles}]\nencoders: ['{own}', tiny-vl]\ntasks: [KNN, Proto, Few-shot]\n"
         f"results: {other}\nn_shot: [1, 2]\nn_iter: 5\nn_neighbors: 3\nn_bootstrap: 50\n",
         encoding="utf-8",
     )
@@ -181,7 +191,7 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    features = hb.extract(hb.load_dataset(tiles), "tiny-vl")
+    features = hb.extract(hb.load_dataset(tiles), "tiny-vl", num_workers=0)
     assert features.train.X.shape == (54, hb.create_encoder("tiny-vl").dim)
     assert len(features.test.y) == len(features.test.names) == 36
     before = sorted(tmp_path.rglob("*"))
@@ -253,7 +263,7 @@ def test_an_encoder_embeds_pictures_arrays_and_paths(
     assert np.allclose(from_paths, from_arrays, atol=1e-5)
     assert encoder.embed(paths[0]).shape == (1, encoder.dim)
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32").train
+    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32", num_workers=0).train
     assert np.allclose(stored.X[:5], from_paths, atol=1e-4)
 
 
@@ -295,7 +305,7 @@ def undivided(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> p
 @pytest.mark.slow
 def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_path: Path) -> None:
     data = hb.load_dataset(undivided, split="0.6/0.4", seed=7)
-    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)
+    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20, num_workers=0)
     frame = data.frame()
     tested = {Path(path).name for path in frame[frame["split"] == "test"]["image"]}
     shown = bench.predictions("tiny-vl", task="Proto")["image"]

@@ -20,6 +20,7 @@ def _histobench(*arguments: str, stdout: int, **environment: str) -> subprocess.
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--version",), ("power", "--help")])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -46,6 +47,7 @@ def test_another_pipe_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str])
     assert "unexpected BrokenPipeError" in capfd.readouterr().err
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["in the command", "at the exit of the interpreter"])

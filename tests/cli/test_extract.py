@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,11 +90,14 @@ def test_several_encoders_in_one_command(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_takes_the_same_flags_and_defaults_to_448(data: Path) -> None:
-    command = [sys.executable, str(ROOT / "00-ROI_Feature_Extract.py"), *arguments(data)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+def test_the_script_takes_the_same_flags_and_defaults_to_448(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = str(ROOT / "00-ROI_Feature_Extract.py")
+    monkeypatch.setattr(sys, "argv", [script, *arguments(data)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    assert ended.value.code == 0
     names = sorted(path.name for path in (data / "features").iterdir())
     assert names == [f"Dataset_[CAMEL]_Model_[Mean]_Size_[448]_{split}.pt" for split in ("test", "train")]
 

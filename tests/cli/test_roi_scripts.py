@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
+from histobench.roi.features.feature_file import load, save
 
 pytestmark = pytest.mark.slow
 
@@ -224,12 +226,16 @@ def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Pa
     assert (workplace / "results" / "lite" / "Proto" / "Proto_complete_results.json").is_file()
 
 
-def test_features_of_two_encoders_are_not_mixed(workplace: Path, lite: str) -> None:
+def test_features_of_two_encoders_are_not_mixed(workplace: Path) -> None:
+    content = load(workplace / _features("test"))
+    metadata = {**content.metadata, "encoder": "other"}
+    other = replace(content, embeddings=content.embeddings.repeat(1, 2), metadata=metadata)
+    save(other, workplace / "other.pt")
     done = _run(
         "01-ROI_BenchMark_Main.py",
         *("--TASK", "KNN", "--log_dir", "results/mixed"),
         *("--train_feature_file", _features("train")),
-        *("--test_feature_file", lite.format("test")),
+        *("--test_feature_file", "other.pt"),
         cwd=workplace,
     )
     assert done.returncode == 2

@@ -181,7 +181,7 @@ def test_progress_reaches_the_number_of_files(tmp_path: Path) -> None:
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_copies_in_lc25000_are_within_groups(shared_dir: Path) -> None:
     dataset = load_dataset(shared_dir / "data/lc25000/meta.csv", split="0.7/0.1/0.2")
     findings = check_dataset(dataset)
@@ -210,7 +210,7 @@ def test_an_image_that_is_too_small_or_too_large_for_a_tile_is_told(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
     rows = clean_rows(tmp_path)
-    Image.new("RGB", size).save(tmp_path / "odd.png")
+    Image.new("L", size).save(tmp_path / "odd.png", compress_level=1)
     (found,) = findings_of(tmp_path, [*rows, "odd.png,A,train,p0"]).of("unusual image")
     assert found.level == "warning"
     assert f"odd.png is {size[0]} x {size[1]} pixels" in found.message

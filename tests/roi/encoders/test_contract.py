@@ -35,7 +35,7 @@ CONTRACT = """
 """
 DEPTH = 1
 #: Networks of which one forward pass takes as long as the tests of ten others.
-COSTLY = {"gemma4-e4b", "musk", "genbio-pathfm", "conch_v15"}
+COSTLY = {"gemma4-e4b", "musk", "genbio-pathfm", "conch_v1", "conch_v15", "keep"}
 
 
 def by_kind(names: Iterable[str], *, whole: bool = False) -> list[Any]:
@@ -75,8 +75,9 @@ def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[s
         assert cost.params == pytest.approx(count(facts["params"]), abs=rounding(facts["params"]))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", by_kind(WITH_LAYOUT))
+@pytest.mark.parametrize("name", by_kind(WITH_LAYOUT, whole=True))
 def test_full_size_network_has_the_published_tensors(name: str, published: Callable[[str], Any]) -> None:
     spec = ZOO[name]
     network = full_size(name)
@@ -87,6 +88,7 @@ def test_full_size_network_has_the_published_tensors(name: str, published: Calla
     assert {key: tuple(tensor.shape) for key, tensor in state.items()} == expected
 
 
+@pytest.mark.sample(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_kind(WITH_LAYOUT))
 def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
@@ -116,6 +118,7 @@ def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
     assert encoder.identity["weights"].startswith("sha256:")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", by_kind([name for name in ZOO if name not in WITH_LAYOUT or ZOO[name].variants])

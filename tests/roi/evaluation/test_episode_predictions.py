@@ -35,17 +35,29 @@ def features(seed: int, n: int, *, classes: int = 4) -> FeatureSet:
     return feature_set(rows, labels, names=f"{seed}-{{}}.png", groups=groups, **meta)
 
 
-@pytest.fixture
-def request_(tmp_path: Path) -> EvaluationRequest:
+def asked(folder: Path) -> EvaluationRequest:
     options = Options(n_iter=12, n_way=(2,), n_shot=(1, 4), keep_probabilities=True)
     return EvaluationRequest(
         ("Few-shot", "Label-efficiency"),
         features(0, 80),
         features(1, 60),
-        tmp_path / "r",
+        folder,
         device="cpu",
         options=options,
     )
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> EvaluationRequest:
+    return asked(tmp_path / "r")
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoredRun]:
+    """What a whole evaluation stores."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    evaluate(asked(folder))
+    return stored(folder)
 
 
 def stored(folder: Path) -> dict[str, StoredRun]:
@@ -59,11 +71,9 @@ def reported_episodes(run: StoredRun) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_scikit_learn_finds_every_episodes_metrics_in_what_was_kept(request_: EvaluationRequest) -> None:
-    evaluate(request_)
-    runs = stored(request_.results_dir)
-    assert len(runs) == 4 + 6
-    for name, run in runs.items():
+def test_scikit_learn_finds_every_episodes_metrics_in_what_was_kept(evaluated: dict[str, StoredRun]) -> None:
+    assert len(evaluated) == 4 + 6
+    for name, run in evaluated.items():
         kept = run.episodes
         assert kept is not None, name
         reported = reported_episodes(run)
@@ -147,10 +157,9 @@ def test_an_interrupted_task_leaves_no_predictions_of_an_earlier_one(
 
 @pytest.mark.slow
 def test_intervals_are_over_episodes_and_patients_and_runs_are_called_runs(
-    request_: EvaluationRequest,
+    evaluated: dict[str, StoredRun],
 ) -> None:
-    evaluate(request_)
-    runs = stored(request_.results_dir)
+    runs = evaluated
     few = run_intervals(runs["Few-shot 4way_4shot"], BootstrapSettings(n_bootstrap=50))
     assert few["resampled"] == "episodes and groups (patients or slides)"
     for metric in ("accuracy", "auroc", "mcc", "log_loss"):

@@ -70,21 +70,32 @@ def run(
     )
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, EvaluationOutcome]:
+    """The linear probe and the three methods on the usual tiles."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_mil, "EPOCHS", 2)
+        return folder, run(folder, tiles(30, "train"), tiles(20, "test"), tasks=("Linear-Probe", "Patient"))
+
+
 def stored(folder: Path, setting: str) -> StoredRun:
     return next(run for run in load_runs(folder) if (run.task, run.setting) == ("Patient", setting))
 
 
 @pytest.mark.slow
-def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> None:
+def test_votes_are_the_mean_probability_of_a_patients_tiles(
+    finished: tuple[Path, EvaluationOutcome],
+) -> None:
     test = tiles(20, "test")
-    done = run(tmp_path, tiles(30, "train"), test, tasks=("Linear-Probe", "Patient"))
+    folder, done = finished
     assert not done.failed
     assert not done.skipped
     assert [(row.task, row.setting, row.n) for row in done.rows[1:]] == [
         ("Patient", "votes", 20), ("Patient", "mean", 20), ("Patient", "abmil", 20),
     ]  # fmt: skip
-    by_tile = next(run for run in load_runs(tmp_path) if run.task == "Linear-Probe").predictions
-    votes = stored(tmp_path, "votes").predictions
+    by_tile = next(run for run in load_runs(folder) if run.task == "Linear-Probe").predictions
+    votes = stored(folder, "votes").predictions
     assert len(set(votes.img_names)) == 20
     assert np.ptp(votes.probabilities[:, 0]) > 0.1
     for k, patient in enumerate(votes.img_names):
@@ -93,7 +104,7 @@ def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> N
         np.testing.assert_allclose(votes.probabilities[k], expected, rtol=1e-12)
         assert votes.labels[k] == by_tile.labels[own[0]]
     right = (votes.probabilities.argmax(1) == votes.labels).mean()
-    assert stored(tmp_path, "votes").metrics["accuracy"] == pytest.approx(right)
+    assert stored(folder, "votes").metrics["accuracy"] == pytest.approx(right)
 
 
 @pytest.mark.slow
@@ -116,6 +127,7 @@ def test_pooled_features_are_fitted_as_scikit_learn_fits_them(tmp_path: Path) ->
     np.testing.assert_allclose(found.probabilities, model.predict_proba(means), rtol=1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["sklearn", "thunder", "eva"])
 def test_every_preset_has_the_three_methods(
@@ -131,15 +143,17 @@ def test_every_preset_has_the_three_methods(
 
 
 @pytest.mark.slow
-def test_attention_and_the_top_tiles_of_each_patient_are_stored(tmp_path: Path) -> None:
+def test_attention_and_the_top_tiles_of_each_patient_are_stored(
+    finished: tuple[Path, EvaluationOutcome],
+) -> None:
     test = tiles(20, "test")
-    run(tmp_path, tiles(30, "train"), test)
-    with np.load(tmp_path / "Patient" / "Patient_abmil_attention.npz", allow_pickle=False) as arrays:
+    folder, _ = finished
+    with np.load(folder / "Patient" / "Patient_abmil_attention.npz", allow_pickle=False) as arrays:
         weights, patient_of = arrays["attention"], arrays["patient"]
-    names = stored(tmp_path, "abmil").predictions.img_names
+    names = stored(folder, "abmil").predictions.img_names
     assert [names[k] for k in patient_of] == list(test.groups or ())
     np.testing.assert_allclose(np.bincount(patient_of, weights), 1, rtol=1e-5)
-    with (tmp_path / "Patient" / "Patient_abmil_top_tiles.csv").open(newline="") as handle:
+    with (folder / "Patient" / "Patient_abmil_top_tiles.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert len(rows) == len(test)  # at most six tiles each
     first = [row for row in rows if row["rank"] == "1"]
@@ -147,7 +161,7 @@ def test_attention_and_the_top_tiles_of_each_patient_are_stored(tmp_path: Path) 
     for k, row in enumerate(first):
         own = np.flatnonzero(patient_of == k)
         assert row["img_name"] == test.img_names[own[weights[own].argmax()]]
-    info = stored(tmp_path, "abmil").info
+    info = stored(folder, "abmil").info
     assert (info["num_runs"], info["unit"], info["num_train_patients"]) == (5, "patients", 30)
 
 
@@ -160,7 +174,9 @@ def test_no_more_than_ten_top_tiles_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_column_gives_patients_a_label_of_their_own(tmp_path: Path) -> None:
+def test_a_column_gives_patients_a_label_of_their_own(
+    tmp_path: Path, finished: tuple[Path, EvaluationOutcome]
+) -> None:
     def relabelled(part: FeatureSet) -> FeatureSet:
         """Tiles have the tissue as label; the patient is responder or not."""
         tissue = torch.arange(len(part)) % 3
@@ -171,9 +187,8 @@ def test_a_column_gives_patients_a_label_of_their_own(tmp_path: Path) -> None:
     train, test = tiles(30, "train"), tiles(20, "test")
     done = run(tmp_path / "column", relabelled(train), relabelled(test))
     assert not done.failed
-    run(tmp_path / "own", train, test)
     for setting in ("votes", "mean"):
-        one, other = stored(tmp_path / "column", setting), stored(tmp_path / "own", setting)
+        one, other = stored(tmp_path / "column", setting), stored(finished[0], setting)
         assert one.classes == ("none", "responder")
         np.testing.assert_array_equal(one.predictions.probabilities, other.predictions.probabilities)
     assert not any("ADI" in text for text in stored(tmp_path / "column", "votes").caveats)

@@ -83,7 +83,7 @@ def test_survival_has_one_prediction_per_patient() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["uni", "sklearn"])
+@pytest.mark.parametrize("preset", ["uni", pytest.param("sklearn", marks=pytest.mark.nightly)])
 def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> None:
     x, number, _, patient = arrays()
     labels = pd.DataFrame({"high": number > 0.2, "low": number < -0.5}).astype(int)

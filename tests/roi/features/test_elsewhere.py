@@ -18,6 +18,7 @@ from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE
 from histobench.roi.features.elsewhere import find_parts
 from histobench.roi.features.feature_file import load
+from histobench.roi.protocols import attention_mil
 
 DIM = 12
 
@@ -75,6 +76,7 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h5", "pt", "npz"])
 def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> None:
     """Features [1, n, d], as a data loader with batches of one slide gives them; coordinates alike."""
@@ -280,6 +282,7 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert "nothing does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
     import anndata
     import pandas as pd
@@ -333,19 +336,34 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
-def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp_path: Path) -> None:
-    folder, labels = trident_folder(tmp_path)
+OPTIONS = {"tasks": ["KNN", "Linear-Probe", "Patient"], "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Files of TRIDENT, their labels, and the results of a run on them."""
+    root = tmp_path_factory.mktemp("evaluated")
+    folder, labels = trident_folder(root)
     with labels.open() as handle:
         rows = list(csv.reader(handle))[1:]
     # Two slides of the same label are one patient.
     _table(labels, [(*row[:3], f"P{k // 4}{k % 2}") for k, row in enumerate(rows)])
-    options = {"tasks": ["KNN", "Linear-Probe", "Patient"], "device": "cpu"}
-    hb.run(labels, features=[f"uni={folder}"], results=tmp_path / "one", **options)
-    stored = [str(file) for file in sorted((tmp_path / "one" / "features").glob("*.pt"))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_mil, "EPOCHS", 2)
+        hb.run(labels, features=[f"uni={folder}"], results=root / "one", **OPTIONS)
+    return folder, labels, root / "one"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["h5ad", "parquet", "npz", "pt", "clam pt"])
+def test_features_on_another_way_give_the_same_metrics_to_the_bit(
+    kind: str, tmp_path: Path, evaluated: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_mil, "EPOCHS", 2)
+    folder, labels, results = evaluated
+    stored = [str(file) for file in sorted((results / "features").glob("*.pt"))]
     if kind == "pt":
-        other = tmp_path / "one" / "features"
+        other = results / "features"
     elif kind == "clam pt":
         (tmp_path / "h5_files").symlink_to(folder)
         other = tmp_path / "pt_files"
@@ -363,17 +381,17 @@ def test_features_on_another_way_give_the_same_metrics_to_the_bit(kind: str, tmp
         assert again.obsm["spatial"][1].tolist() == [512, 1024]
         other = tmp_path / "written.h5ad"
         again.write_h5ad(other)
-    hb.run(labels, features=[f"uni={other}"], results=tmp_path / "two", **options)
+    hb.run(labels, features=[f"uni={other}"], results=tmp_path / "two", **OPTIONS)
     found = 0
-    for file in sorted((tmp_path / "one").rglob("*_complete_results.json")):
+    for file in sorted(results.rglob("*_complete_results.json")):
         first, second = (
-            json.loads((tmp_path / run / file.relative_to(tmp_path / "one")).read_text())["metrics"]
-            for run in ("one", "two")
+            json.loads((run / file.relative_to(results)).read_text())["metrics"]
+            for run in (results, tmp_path / "two")
         )
         assert first == second
         found += 1
     assert found == 5
-    one, two = (np.load(next((tmp_path / run).rglob("*_attention.npz"))) for run in ("one", "two"))
+    one, two = (np.load(next(run.rglob("*_attention.npz"))) for run in (results, tmp_path / "two"))
     assert set(one) == set(two)
     for name in one:
         np.testing.assert_array_equal(one[name], two[name])

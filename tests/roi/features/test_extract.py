@@ -41,8 +41,15 @@ def tiny(encoder_file: Path) -> BasePatchEncoder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["Tiny", "Floats"])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        ("Tiny", 2),
+        ("Floats", 0),
+        pytest.param("Tiny", 0, marks=pytest.mark.nightly),
+        pytest.param("Floats", 2, marks=pytest.mark.nightly),
+    ],
+)
 def test_features_are_those_of_the_obvious_loop(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, kind: str, workers: int
 ) -> None:

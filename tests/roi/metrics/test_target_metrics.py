@@ -130,7 +130,7 @@ def test_metrics_of_levels_are_those_of_scikit_learn() -> None:
     assert found["mae"].value == pytest.approx(error, rel=1e-9)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",

@@ -35,9 +35,9 @@ def objective(theta: np.ndarray, x: np.ndarray, y: np.ndarray, penalty: Penalty)
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", [Penalty("norm", 0.01), Penalty("norm", 0.2), Penalty("squared", 1e-3)])
 def test_the_solver_reaches_the_minimum_of_a_general_optimiser(penalty: Penalty) -> None:
-    x, y = data(d=6)
+    x, y = data(120, d=3)
     solution = fit_softmax(x, y, n_classes=4, penalty=penalty, tolerance=1e-10)
-    start = np.full(28, 0.01)
+    start = np.full(16, 0.01)
     best = minimize(
         objective,
         start,
@@ -235,6 +235,7 @@ def wide(apart: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
     return x.double() * torch.arange(1, 301).double() ** -0.5, y
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "penalty", [Penalty("norm", 0.05), Penalty("squared", 1e-3)], ids=["norm", "squared"]
@@ -256,6 +257,7 @@ def test_one_row_that_is_far_away_costs_no_exactness(times: float, penalty: Pena
         assert solution.objective <= objective(known, far.numpy(), y.numpy(), penalty) * (1 + 1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1e-4, 1e4, 1e7])
 def test_features_of_any_size_have_the_same_solution_with_a_penalty_of_that_size(times: float) -> None:
@@ -324,9 +326,10 @@ def test_many_parts_at_once_are_the_fits_of_scikit_learn(n: int, d: int, decay: 
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [600, 3600])
 def test_many_linear_probes_at_once_are_as_near_to_their_minima_as_one_by_one(n: int) -> None:
-    x, y, kept = _parts(n, 320, 7)
+    x, y, kept = _parts(n, 320, 3)
     _, probes = linear_probes_of_parts(x, y, kept)
     for rows, probe in zip(kept, probes, strict=True):
         _, alone = fitted_linear_probe(x[rows], y[rows])

@@ -70,7 +70,7 @@ def _served(
     return made
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_dataset_is_fetched_listed_and_every_image_opens(
     name: str, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +239,7 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
     assert verdict(stored("own", num_samples=20_400, measures=measures)) == (1, "differs", "")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("wrong", [{"md5": "0" * 32}, {"bytes": 7}])
 @pytest.mark.parametrize("where", ["host", "mirror"])
 def test_another_file_than_published_is_accepted_knowingly_and_recorded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -95,6 +96,13 @@ def test_a_host_that_answers_otherwise_is_one_line(server: Habits, answer: bytes
         pinned(_entry(homepage), apis={"zenodo": f"{server.address}/"})
 
 
+@cache
+def written_entry(name: str) -> dict[str, Any]:
+    text = resources.files("histobench.roi.registry").joinpath("datasets.yaml").read_text(encoding="utf-8")
+    entry: dict[str, Any] = yaml.safe_load(text)[name]
+    return entry
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -108,8 +116,7 @@ def test_a_host_that_answers_otherwise_is_one_line(server: Habits, answer: bytes
     ],
 )
 def test_a_mistake_in_the_registry_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
-    text = resources.files("histobench.roi.registry").joinpath("datasets.yaml").read_text(encoding="utf-8")
-    raw = yaml.safe_load(text)["bach"]
+    raw = written_entry("bach")
     assert parse_entry("bach", raw) == all_datasets()["bach"]
     with pytest.raises(HistobenchError, match=re.escape(message)) as failure:
         parse_entry("bach", raw | change)

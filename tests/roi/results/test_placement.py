@@ -17,6 +17,7 @@ from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
+from histobench.roi.options import Options
 from histobench.roi.results.layout import TaskFiles, claim_place, place_of
 from histobench.roi.results.reader import load_runs
 
@@ -34,7 +35,10 @@ def features(seed: int, *, size: int = 224, encoder: str | None = "e") -> Featur
 
 @pytest.fixture
 def asked(tmp_path: Path) -> EvaluationRequest:
-    return EvaluationRequest(("Few-shot", "KNN"), features(0), features(1), tmp_path, device="cpu")
+    options = Options(n_iter=5)
+    return EvaluationRequest(
+        ("Few-shot", "KNN"), features(0), features(1), tmp_path, device="cpu", options=options
+    )
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -138,7 +142,7 @@ def test_a_command_whose_only_task_is_skipped_does_not_succeed(
     assert main([*command, "--TASK", "Zero-shot,KNN"]) == 0
     table = write_demo_dataset(tmp_path / "data", train_per_class=2, test_per_class=1, size=32)
     run = ["run", "--data", str(table), "--models", "tiny-vl", "--results", str(tmp_path / "r")]
-    assert main([*run, "--tasks", "KNN", "--presets", "eva", "--device", "cpu"]) == 2
+    assert main([*run, "--tasks", "KNN", "--presets", "eva", "--device", "cpu", "--num_workers", "0"]) == 2
 
 
 def test_a_results_file_says_the_image_size(asked: EvaluationRequest, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
     from sklearn.model_selection import LeaveOneGroupOut
     from sklearn.neighbors import KNeighborsClassifier
 
-    x, label, site, group = _made()
+    x, label, site, group = _made(n=192)
     fit = refitted(lambda a, b, c: KNeighborsClassifier(5).fit(a, b).predict(c))
     found = leave_one_site_out(x, label, site, group, group, fit)
     for train, test in LeaveOneGroupOut().split(x, label, site):
@@ -128,12 +128,12 @@ def test_apd_and_nipd_equal_croma() -> None:
 
 @pytest.mark.slow
 def test_confounded_training_costs_accuracy_only_where_the_site_pulls() -> None:
-    x, label, site, group = _made(label_pull=0.6, site_pull=3.0)
+    x, label, site, group = _made(label_pull=0.6, site_pull=3.0, n=240)
     pulled = confounding_schedule(x, label, site, group, repeats=2)
     assert pulled.cramers_v[0] == 0
     assert pulled.cramers_v[-1] == 1
     assert nipd(pulled.accuracies, pulled.cramers_v, chance=0.5) < -0.1
-    x, label, site, group = _made(label_pull=3.0, site_pull=0.0)
+    x, label, site, group = _made(label_pull=3.0, site_pull=0.0, n=240)
     free = confounding_schedule(x, label, site, group, repeats=2)
     assert abs(nipd(free.accuracies, free.cramers_v, chance=0.5)) < 0.1
 
@@ -155,6 +155,7 @@ def test_sets_that_cannot_be_measured_say_why() -> None:
         nipd(np.full((3, 2), 0.4), np.array([0.0, 0.5, 1.0]), chance=0.5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "pull", "k", "most"),
@@ -193,6 +194,7 @@ def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
         assert margins["below"][unit] == pytest.approx(alone.share_below, abs=2 / 320)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "patients", "classes", "most"),
@@ -271,7 +273,7 @@ def test_apd_and_nipd_without_a_group_are_those_of_the_other_test_images() -> No
     from sklearn.metrics import balanced_accuracy_score
 
     x, label, site, group = _made(label_pull=0.8, site_pull=1.5, n=240)
-    found = confounding_schedule(x, label, site, group, repeats=3)
+    found = confounding_schedule(x, label, site, group, repeats=2)
     area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
     units = units_of(group)
     left = {value: schedule_without(found, label, site, units, value) for value in (apd, area)}

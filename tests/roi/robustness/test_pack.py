@@ -83,6 +83,7 @@ def _two_columns(split: str = "train") -> FeatureSet:
     return replace(features, sites={"stain": ("H&E",) * 96, **features.sites, "pair": places})
 
 
+@pytest.mark.slow
 def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
     assert main([*command, "--column", "scanner", "--column", "hospital"]) == 1
 
 
+@pytest.mark.slow
 def test_an_encoder_that_nobody_checked_is_named_in_the_tables(tmp_path: Path) -> None:
     from histobench.report.robustness_page import robustness_payload
     from histobench.roi.encoders.own_name import UNCHECKED
@@ -123,6 +125,7 @@ def test_an_encoder_that_nobody_checked_is_named_in_the_tables(tmp_path: Path) -
     assert f"timm_a: {UNCHECKED}" in robustness_payload("set", [table])[0]["caveats"]
 
 
+@pytest.mark.slow
 def test_evaluate_keeps_the_reason_of_a_column_with_one_site(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import ctranspath
 
 pytestmark = pytest.mark.slow
@@ -45,13 +46,19 @@ def slow_convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.fixture(scope="module")
+def network(scramble: Any) -> Any:
+    with SkipRandomInit():
+        return scramble(ctranspath.build(depth=2))
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("block", "shift"), [(0, 0), (1, 3)])
 def test_block_attends_inside_its_windows_and_never_across_the_wrapped_edge(
-    block: int, shift: int, slow: Any, scramble: Any
+    block: int, shift: int, network: Any, slow: Any, scramble: Any
 ) -> None:
     """Stage 3 of a 224 px image: 14 x 14 tokens in four windows of 7."""
-    module = scramble(ctranspath.build(depth=2).layers[2].blocks[block])
+    module = scramble(network.layers[2].blocks[block])
     x = torch.randn(1, 14, 14, 384)
     got = slow.array(module(x)[0])
     heads, table = 12, slow.array(module.attn.relative_position_bias_table)
@@ -87,8 +94,10 @@ def test_block_attends_inside_its_windows_and_never_across_the_wrapped_edge(
     assert got == pytest.approx(expected, abs=1e-3)
 
 
-def test_down_sampling_puts_the_four_neighbours_column_by_column(slow: Any, scramble: Any) -> None:
-    merge = scramble(ctranspath.build(depth=1).layers[1].downsample)
+def test_down_sampling_puts_the_four_neighbours_column_by_column(
+    network: Any, slow: Any, scramble: Any
+) -> None:
+    merge = scramble(network.layers[1].downsample)
     x = torch.randn(1, 2, 2, 96)
     a, b, c, d = (slow.array(x[0, row, column]) for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)))
     joined = slow.layer_norm(np.concatenate([a, b, c, d]), merge.norm, 1e-5)
@@ -96,9 +105,7 @@ def test_down_sampling_puts_the_four_neighbours_column_by_column(slow: Any, scra
     assert slow.array(merge(x)[0, 0, 0]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_both_layouts_give_the_same_network() -> None:
-    torch.manual_seed(0)
-    network = ctranspath.build(depth=1).eval()
+def test_both_layouts_give_the_same_network(network: nn.Module) -> None:
     modern = network.state_dict()
     old = {to_old_layout(name): tensor for name, tensor in modern.items()}
     old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49, dtype=torch.int64)
@@ -117,8 +124,7 @@ def to_old_layout(name: str) -> str:
 
 @pytest.mark.nightly
 @torch.no_grad()
-def test_image_sizes_are_multiples_of_224() -> None:
-    network = ctranspath.build(depth=2).eval()
+def test_image_sizes_are_multiples_of_224(network: Any) -> None:
     small = torch.randn(1, 3, 224, 224)
     before = network(small)
     assert before.shape == (1, 768)

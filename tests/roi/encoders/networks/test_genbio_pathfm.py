@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import genbio_pathfm
 
 
@@ -54,10 +55,15 @@ def test_feed_forward_is_gated_by_silu(slow: Any, monkeypatch: pytest.MonkeyPatc
     assert slow.array(module(x)) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def network(scramble: Any) -> Any:
+    with SkipRandomInit():
+        return scramble(genbio_pathfm.build(depth=1))
+
+
 @pytest.mark.slow
 @torch.no_grad()
-def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(scramble: Any) -> None:
-    network = scramble(genbio_pathfm.build(depth=1))
+def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(network: Any) -> None:
     images = torch.randn(2, 3, 64, 64)
     features = network(images)
     assert features.shape == (2, 4608)
@@ -69,6 +75,5 @@ def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(scramble: Any) ->
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_tokens_are_cls_storage_and_patches() -> None:
-    network = genbio_pathfm.build(depth=1).eval()
+def test_tokens_are_cls_storage_and_patches(network: Any) -> None:
     assert network.tokens(torch.randn(1, 1, 64, 32)).shape == (1, 1 + 4 + 4 * 2, 1536)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 
@@ -26,8 +28,8 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_full_network_has_the_published_tensors(name: str, manifest: Callable[[str], Any]) -> None:
     module: ModuleType = NETWORKS[name]
+    network = full_size(name)
     with torch.device("meta"):
-        network = module.build()
         published = {name: torch.empty(shape) for name, shape in manifest(name).shapes.items()}
     expected = getattr(module, "from_upstream", dict)(published)
     assert shapes(network.state_dict()) == shapes(expected)
@@ -37,9 +39,14 @@ def test_full_network_has_the_published_tensors(name: str, manifest: Callable[[s
 def test_full_network_has_the_published_number_of_parameters(
     name: str, manifest: Callable[[str], Any]
 ) -> None:
+    assert sum(parameter.numel() for parameter in full_size(name).parameters()) == manifest(name).parameters
+
+
+@lru_cache(maxsize=len(NETWORKS))
+def full_size(name: str) -> nn.Module:
     with torch.device("meta"):
-        network = NETWORKS[name].build()
-    assert sum(parameter.numel() for parameter in network.parameters()) == manifest(name).parameters
+        network: nn.Module = NETWORKS[name].build()
+    return network
 
 
 def shapes(state: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
