@@ -425,7 +425,7 @@ def test_there_are_more_than_a_hundred() -> None:
     assert len(PROGRAMS) == 1 + sum(map(len, (RAW, SPECIAL, ANSWERS, TRICKS, WIRE))) > 150
 
 
-@pytest.mark.sample(90)
+@pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", PROGRAMS)
 def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:

@@ -18,7 +18,6 @@ _LIST = Path(__file__).with_name("hostile_behaviour.toml").read_text(encoding="u
 BEHAVIOURS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["behaviour"]}
 
 
-@pytest.mark.sample(40)
 @pytest.mark.parametrize("what", BEHAVIOURS)
 def test_is_contained(bare_pool: SandboxPool, what: str) -> None:
     behaviour = BEHAVIOURS[what]
@@ -129,7 +128,6 @@ def test_files_of_an_ended_episode_are_gone(bare_pool: SandboxPool) -> None:
     _wait_until(lambda: not Path(where, "note.txt").exists())
 
 
-@pytest.mark.sample(1)
 def test_the_time_a_tool_takes_is_not_the_cells(bare_pool: SandboxPool) -> None:
     def slow(seconds: float) -> str:
         time.sleep(seconds)

@@ -145,7 +145,6 @@ def test_a_time_out_reaches_a_cell_that_waits_for_its_threads(bare_pool: Sandbox
         assert episode.run_cell("print(kept)").text == "1\n"
 
 
-@pytest.mark.sample(1)
 def test_the_time_of_tools_is_excused_for_threads_too(bare_pool: SandboxPool) -> None:
     code = (
         "from concurrent.futures import ThreadPoolExecutor\n"
