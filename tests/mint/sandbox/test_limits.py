@@ -49,13 +49,13 @@ def test_processor_time_of_all_processes_counts_together(bare_pool: SandboxPool)
         "import os, time\nfor i in range(4):\n    if os.fork() == 0:\n        while True: pass\n"
         "while True: time.sleep(0.01)"
     )
-    limits = replace(bare_pool.limits, cpu_seconds=2)
+    limits = replace(bare_pool.limits, cpu_seconds=1)
     with (
         open_sandbox(bare_pool.backend, preload=(), shell="plain", limits=limits, warm=0) as pool,
         pool.episode() as episode,
     ):
         result = episode.run_cell(code, timeout=120)
-    assert result.text.startswith("TimeoutError: the session used more than 2 seconds of processor time"), (
+    assert result.text.startswith("TimeoutError: the session used more than 1 seconds of processor time"), (
         result
     )
 
