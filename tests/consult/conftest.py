@@ -123,7 +123,8 @@ def prepare_study(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def played(study: Study, once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """The runs of all policies in some arms, and of one policy in those of the contrasts."""
-    return once("consult-runs", lambda folder: play_policies(study, folder / "runs")) / "runs"
+    once("consult-played", lambda _: play_policies(study))
+    return study.folder / "runs"
 
 
 def start_no_sandbox(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +139,7 @@ def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     start_no_sandbox(monkeypatch)
 
 
-def play_policies(study: Study, out: Path) -> None:
+def play_policies(study: Study) -> None:
     jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
     jobs["reader"] += ",weak,random,sure,unsure,wrong-25,placebo"
     for policy in ("always-trust", "never-trust", "reader", "learner", "oracle"):
@@ -148,7 +149,7 @@ def play_policies(study: Study, out: Path) -> None:
         patch.setattr(os, "fsync", lambda descriptor: None)  # no line need survive a power cut
         for policy, arms in jobs.items():
             arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none", "--outcomes"]
-            assert main(["consult", "run", str(study.folder), *arguments, "-o", str(out)]) == 0
+            assert main(["consult", "run", str(study.folder), *arguments]) == 0
 
 
 @pytest.fixture(scope="session")

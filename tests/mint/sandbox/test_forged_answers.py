@@ -410,7 +410,7 @@ PROGRAMS |= {
 }
 
 
-#: Lies are told to the host: which isolation they come from matters little, and a pool takes seconds to start.
+#: Lies are told to the host, from whichever isolation; a pool with these packages takes seconds to start.
 @pytest.fixture(scope="module", params=[pytest.param("bubblewrap", marks=pytest.mark.nightly), "landlock"])
 def science_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     """Sessions with everything that tricks need, loaded once."""
