@@ -184,6 +184,7 @@ def refused(command: str, odd: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return told
 
 
+@pytest.mark.sample(28)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
