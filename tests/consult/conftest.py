@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,9 +80,32 @@ def make_images(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Fills a folder once for all processes that run the tests: those that come later wait for it."""
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    root = tmp_path_factory.getbasetemp().parent if parallel else tmp_path_factory.mktemp("once")
+
+    def fill(name: str, write: Callable[[Path], object]) -> Path:
+        folder = root / name
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "whole").exists():
+                folder.mkdir(exist_ok=True)
+                write(folder)
+                (folder / "whole").touch()
+        return folder
+
+    return fill
+
+
+@pytest.fixture(scope="session")
+def study_folder(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """The folder that `consult prepare` writes for 40 cases."""
-    folder = make_images(tmp_path_factory.mktemp("consult"))
+    return once("consult", prepare_study) / "study"
+
+
+def prepare_study(folder: Path) -> None:
+    make_images(folder)
     patch = pytest.MonkeyPatch()
     patch.setenv("HISTOBENCH_CACHE", str(folder / "cache"))
     source = folder / "three.py"
@@ -91,23 +118,38 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main(arguments) == 0
     finally:
         patch.undo()
-    return folder / "study"
 
 
 @pytest.fixture(scope="session")
-def played(study: Study) -> Path:
+def played(study: Study, once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """The runs of all policies in some arms, and of one policy in those of the contrasts."""
+    once("consult-played", lambda _: play_policies(study))
+    return study.folder / "runs"
+
+
+def start_no_sandbox(patch: pytest.MonkeyPatch) -> None:
+    """Policies run no code, and a sandbox takes seconds to start."""
+    pool = SimpleNamespace(backend="none", pid=0, is_lost_since=lambda pid: False)
+    patch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(pool))
+
+
+@pytest.fixture
+def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of policies start none."""
+    start_no_sandbox(monkeypatch)
+
+
+def play_policies(study: Study) -> None:
     jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
     jobs["reader"] += ",weak,random,sure,unsure,wrong-25,placebo"
     for policy in ("always-trust", "never-trust", "reader", "learner", "oracle"):
         jobs[policy] += ",sequence,sequence-same"
     with pytest.MonkeyPatch.context() as patch:
-        # The runs share one sandbox: starting one takes seconds, and policies run no code.
-        patch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
+        start_no_sandbox(patch)
+        patch.setattr(os, "fsync", lambda descriptor: None)  # no line need survive a power cut
         for policy, arms in jobs.items():
             arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none", "--outcomes"]
             assert main(["consult", "run", str(study.folder), *arguments]) == 0
-    return study.folder / "runs"
 
 
 @pytest.fixture(scope="session")

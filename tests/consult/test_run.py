@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ from histobench.consult.reference_agents import POLICIES, PolicyAgent, PolicyMod
 from histobench.consult.study import Study
 from histobench.core import clusters as ray_cluster
 from histobench.core.errors import HistobenchError
-from histobench.mint import sandbox
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
@@ -65,6 +63,7 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_sandbox")
 def test_workers_together_play_what_one_process_plays(
     study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +75,6 @@ def test_workers_together_play_what_one_process_plays(
 
     monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
     monkeypatch.setattr(parted_run, "play_on_ray", play_here)
-    monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
     arguments = ["--agent", "policy:never-trust", "--arms", "none,strong,shuffled", "--cache", "none"]
     command = ["consult", "run", str(study.folder), *arguments, "-o", str(tmp_path / "runs")]
     assert main([*command, "--engine", "ray", "--workers", "3"]) == 0
@@ -369,11 +367,14 @@ def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.C
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_sandbox")
 def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = study.folder.parent
     monkeypatch.setenv("HISTOBENCH_CACHE", str(source / "cache"))
+    # Audited when the same study was prepared; this takes half of the time.
+    monkeypatch.setattr("histobench.consult.preparing.blinding_checks", lambda *_, **__: study.facts.blinding)
     data = hb.load_dataset(source / "tiles.csv", classes=source / "tiles.txt")
     encoders = [f"{source / 'three.py'}:{name}" for name in ("Colours", "Green", "Noise")]
     own = hb.consult.prepare(
@@ -383,7 +384,6 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     assert own.fingerprint == study.fingerprint
     assert "40 cases" in repr(own)
     assert len(own.frame()) == 40
-    monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
     runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
     assert runs.agents == ["policy-reader"]
     shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")

@@ -184,6 +184,7 @@ def refused(command: str, odd: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return told
 
 
+@pytest.mark.sample(28)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -245,7 +246,10 @@ def test_every_file_is_read_through_the_door() -> None:
     for path in sorted(SOURCE.rglob("*.py")):
         if "guest" in path.parts:  # within the sandbox
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in LAST_WORDS):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and _reads(node):
                 found.add(f"{path.relative_to(SOURCE).as_posix()}: {ast.unparse(node.func)}")
     assert found == OWN_READS
@@ -297,7 +301,7 @@ def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.Captur
 def test_a_small_archive_that_unpacks_to_gigabytes_is_refused_before_it_fills_the_memory(
     tmp_path: Path,
 ) -> None:
-    bomb = gzip.compress(b"\0" * (200 << 20), 1)
+    bomb = 200 * gzip.compress(b"\0" * (1 << 20))  # one archive of 200 members
     for name, read in (
         ("bomb.json.gz", Tape),
         ("bomb.csv.gz", lambda path: list(read_outcome_table(path))),

@@ -247,14 +247,21 @@ class Script:
     totals = staticmethod(totals)
 
 
+@pytest.fixture(scope="session")
+def small_sandbox(needs_sandbox: None) -> Iterator[Any]:
+    """One sandbox for the tests of a process; scripted models need no scientific packages."""
+    from histobench.mint.sandbox import open_sandbox
+
+    with open_sandbox(preload=(), warm=1) as pool:
+        yield pool
+
+
 @pytest.fixture
-def one_sandbox(needs_sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_sandbox(small_sandbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs inside this process share one sandbox: starting one takes seconds."""
     import histobench.mint.sandbox as sandbox
 
-    monkeypatch.setattr(
-        sandbox, "open_sandbox", lambda backend, **_: contextlib.nullcontext(sandbox.shared_pool())
-    )
+    monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: contextlib.nullcontext(small_sandbox))
 
 
 @pytest.fixture

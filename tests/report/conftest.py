@@ -335,34 +335,58 @@ def drawn() -> Callable[[Any], None]:
     return wait
 
 
+@pytest.fixture(scope="session")
+def idle_pages() -> dict[str, list[tuple[Any, list[str]]]]:
+    """Pages that no test uses, by their settings, each with the list of what its console says."""
+    return {}
+
+
 @pytest.fixture
-def open_page(browser: Any, drawn: Callable[[Any], None]) -> Iterator[Any]:
+def open_page(
+    browser: Any, drawn: Callable[[Any], None], idle_pages: dict[str, list[tuple[Any, list[str]]]]
+) -> Iterator[Any]:
     """Opens pages and waits until they are drawn.
 
-    A message of the browser's console at warning level or above fails the test.
+    A message of the browser's console at warning level or above fails the test. Tests use pages one after the
+    other, emptied in between: a new one would compile the program of the report again.
     """
-    contexts = []
-    complaints: list[str] = []
+    taken: list[tuple[str, Any, list[str]]] = []
 
     def open_at(site: Path | str, place: str = "", **options: Any) -> Any:
         settings = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"} | options
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        if SLOWER > 1:
-            context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
-        page.on(
-            "console",
-            lambda message: message.type in ("error", "warning") and complaints.append(message.text),
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        key = json.dumps(settings, sort_keys=True)
+        idle = idle_pages.setdefault(key, [])
+        page, complaints = idle.pop() if idle else _new_page(browser, settings)
+        taken.append((key, page, complaints))
         page.goto((site.as_uri() if isinstance(site, Path) else site) + place)
         drawn(page)
         return page
 
     yield open_at
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    said = [text for _, _, complaints in taken for text in complaints]
+    for key, page, complaints in taken:
+        if said:  # whatever went wrong goes with the page
+            page.context.close()
+            continue
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        page.emulate_media(media="null")
+        page.goto("about:blank")
+        complaints.clear()
+        idle_pages[key].append((page, complaints))
+    assert said == []
+
+
+def _new_page(browser: Any, settings: dict[str, Any]) -> tuple[Any, list[str]]:
+    """A page in a context of its own, and the list that receives its console's complaints."""
+    complaints: list[str] = []
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    if SLOWER > 1:
+        context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+    page.on(
+        "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    return page, complaints

@@ -211,6 +211,7 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
     page.wait_for_function("image => image.naturalWidth === 24", arg=seen.element_handle())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone(site: Path, open_page: Open, drawn: Drawn, scheme: str) -> None:
     size = {"width": 390, "height": 844}

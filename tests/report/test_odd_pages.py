@@ -75,6 +75,7 @@ def test_one_image_has_no_curves_because_it_is_of_one_class(
     expect(head).to_contain_text(re.compile("(?<![0-9])1 image(?!s)"), use_inner_text=True)
 
 
+@pytest.mark.nightly
 def test_a_long_name_does_not_push_the_numbers_away(
     tmp_path: Path, simulated: ModuleType, open_page: Open, drawn: Callable[[Any], None]
 ) -> None:

@@ -76,7 +76,7 @@ FAINT = """() => {
 }"""
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("place", "proof"),
@@ -151,7 +151,7 @@ def test_everything_works_without_a_mouse(site: Path, open_page: Open, drawn: Dr
     page.get_by_role("dialog").wait_for(state="detached")
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize(
     "place",

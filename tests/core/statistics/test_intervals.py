@@ -174,9 +174,9 @@ def test_stratified_95_percent_intervals_cover_in_93_to_97_percent_of_simulated_
     labels = np.repeat([0, 1, 2], [120, 80, 100])
     recall = np.array([0.7, 0.8, 0.6])
     design = sampling_design(len(labels), strata=labels)
-    counts = draw_counts(design, 1000, np.random.default_rng(12))
+    counts = draw_counts(design, 600, np.random.default_rng(12))
     covered = []
-    for _ in range(1500):
+    for _ in range(600):
         correct = (generator.random(len(labels)) < recall[labels]).astype(float)
         metric = balanced_accuracy(correct, labels)
         values = metric(counts)

@@ -135,13 +135,13 @@ def test_95_percent_intervals_of_a_true_difference_cover_in_93_to_97_percent() -
     n = 300
     counts = draw_counts(sampling_design(n), 1000, np.random.default_rng(8))
     covered = 0
-    for _ in range(1500):
+    for _ in range(600):
         difficulty = generator.beta(3, 1, n)
         first = generator.random(n) < difficulty
         second = generator.random(n) < np.clip(difficulty - 0.1, 0, 1)
         truth = 0.75 - _mean_of_clipped()
         covered += percentile_interval(counts @ (first * 1.0 - second) / n).contains(truth)
-    assert 0.93 <= covered / 1500 <= 0.97
+    assert 0.93 <= covered / 600 <= 0.97
 
 
 def _mean_of_clipped() -> float:
@@ -177,12 +177,12 @@ def test_on_null_data_with_patients_the_cluster_bootstrap_keeps_the_false_positi
     designs = {"patient": sampling_design(480, clusters=patients), "image": sampling_design(480)}
     counts = {k: draw_counts(d, 999, np.random.default_rng(12)).astype(float) for k, d in designs.items()}
     wrong = dict.fromkeys(designs, 0)
-    for _ in range(1000):
+    for _ in range(500):
         # Each patient suits one model or the other: equal on average, not within a patient.
         taste = generator.normal(0, 0.15, 60)[patients]
         first = generator.random(480) < np.clip(0.75 + taste, 0, 1)
         second = generator.random(480) < np.clip(0.75 - taste, 0, 1)
         for name, design in designs.items():
             wrong[name] += bootstrap_p_value(counts[name] @ (first * 1.0 - second), design) <= 0.05
-    assert 0.03 <= wrong["patient"] / 1000 <= 0.06
-    assert wrong["image"] / 1000 > 0.1
+    assert 0.03 <= wrong["patient"] / 500 <= 0.06
+    assert wrong["image"] / 500 > 0.1

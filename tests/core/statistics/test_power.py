@@ -69,7 +69,7 @@ def test_needed_units_agree_with_mcnemars_closed_form_for_accuracy() -> None:
     first = (generator.random(1000) < 0.8).astype(float)
     second = np.where(generator.random(1000) < 0.15, 1 - first, first)
     result = power_from_predictions(
-        mean_of(first), mean_of(second), sampling_design(1000), delta=0.05, n_resamples=4000, seed=2
+        mean_of(first), mean_of(second), sampling_design(1000), delta=0.05, n_resamples=2000, seed=2
     )
     discordant = float(np.mean(first != second))
     # The formula plans with the variance under delta, the predictions carry that of the observed difference.

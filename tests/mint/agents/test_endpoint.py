@@ -98,7 +98,7 @@ def test_a_passing_failure_is_asked_again_and_the_answer_is_booked_once(
     }
     server.answer = lambda body, number: failures[fault]() if number < 2 else replies.chat("4")
     costs = CostTracker()
-    retry = replace(FAST, answer_timeout=2.0) if fault == "hang" else FAST
+    retry = replace(FAST, answer_timeout=1.0) if fault == "hang" else FAST
     completion = connect(costs=costs, price=Price(1e6, 1e6), retry=retry).ask(HISTORY)
     assert (completion.text, completion.usage) == ("4", Usage(10, 5))
     # Where time-outs are short, a busy machine can cost the good answer its time too.

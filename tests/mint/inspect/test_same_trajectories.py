@@ -109,6 +109,7 @@ def test_the_log_shows_the_conversation_the_verdict_and_the_rate(
     assert (verdict.answer, verdict.explanation) == ("10", "task_success")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["textual", "binary"])
 def test_an_expert_is_asked_the_same_by_both_engines(
     tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any, form: str

@@ -21,7 +21,7 @@ def _episode(k: int, success: bool, *, task: str = "gsm8k", feedback: str = "Non
     return EpisodeOutcome("m", feedback, kind, k, task, "0", success)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # the next test proves the same through the command line
 def test_the_published_numbers_come_out_of_the_recorded_episodes(shared_dir: Path) -> None:
     folder = shared_dir / "mint" / "replay"
     expected = json.loads((folder / "expected_metrics.json").read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -15,9 +16,45 @@ from histobench.mint.sandbox import Limits, SandboxPool, backend_works, open_san
 
 #: A cell that heeds its soft time-out has all the time that a busy machine may take to let it.
 HOSTILE_LIMITS = Limits(memory_mb=400, scratch_mb=16, file_mb=16, processes=24, patience=0, grace=60)
+ISOLATIONS = ("bubblewrap", "landlock")
 
 
-@pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Isolations take turns: `make test` runs each case with one of them, `make test-rest` with the others.
+
+    A hash of the case decides. A test with the mark `isolation(name)` is about that one alone; with the mark
+    `turns(*ids)` the parameters with these ids take turns as well.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    elsewhere = set()
+    for item in items:
+        if item.path.parent != Path(__file__).parent or item.get_closest_marker("nightly"):
+            continue
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        isolation = next(
+            (value for value in parameters if isinstance(value, str) and value in ISOLATIONS), None
+        )
+        if isolation is None:
+            continue
+        if only := item.get_closest_marker("isolation"):
+            if only.args[0] != isolation:
+                elsewhere.add(item)
+            continue
+        turns = item.get_closest_marker("turns")
+        case = f"{item.path.name} {item.name}"
+        for turn in (isolation, *(turns.args if turns else ())):
+            case = case.replace(turn, "", 1)
+        cases.setdefault(case, []).append(item)
+    for case, group in cases.items():
+        place = crc32(case.encode()) % len(group)
+        for item in group[:place] + group[place + 1 :]:
+            item.add_marker("slow")
+            item.add_marker("nightly")
+    items[:] = [item for item in items if item not in elsewhere]
+
+
+@pytest.fixture(scope="session", params=ISOLATIONS)
 def bare_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     """Sessions without IPython, under tight limits."""
     if refusal := backend_works(request.param):
@@ -26,7 +63,7 @@ def bare_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
         yield pool
 
 
-@pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
+@pytest.fixture(scope="session", params=ISOLATIONS)
 def ipython_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     """Sessions with IPython, nothing preloaded."""
     pytest.importorskip("IPython")

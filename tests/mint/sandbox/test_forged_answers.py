@@ -410,7 +410,8 @@ PROGRAMS |= {
 }
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+#: Lies are told to the host, from whichever isolation; a pool with these packages takes seconds to start.
+@pytest.fixture(scope="module", params=[pytest.param("bubblewrap", marks=pytest.mark.nightly), "landlock"])
 def science_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     """Sessions with everything that tricks need, loaded once."""
     for package in ("numpy", "pandas", "sympy"):
@@ -425,7 +426,7 @@ def test_there_are_more_than_a_hundred() -> None:
     assert len(PROGRAMS) == 1 + sum(map(len, (RAW, SPECIAL, ANSWERS, TRICKS, WIRE))) > 150
 
 
-@pytest.mark.sample(90)
+@pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", PROGRAMS)
 def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:
@@ -440,13 +441,13 @@ def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: st
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-def test_an_address_in_the_program_means_nothing_to_the_tests(backend: str) -> None:
+@pytest.mark.parametrize("isolation", ["bubblewrap", "landlock"])
+def test_an_address_in_the_program_means_nothing_to_the_tests(isolation: str) -> None:
     """The forgery once passed every time where only NumPy was loaded: its addresses were right."""
-    if refusal := backend_works(backend):
+    if refusal := backend_works(isolation):
         pytest.skip(refusal)
     tests = "memory = spray\nassert f(1) == [1, 2, 3]\nassert f(2) == 'anything'"
-    with open_sandbox(backend, preload=("numpy",), shell="plain", warm=1) as pool:
+    with open_sandbox(isolation, preload=("numpy",), shell="plain", warm=1) as pool:
         verdict = run_unit_tests(pool, POINTER, tests)
         assert "not an array of numbers" in verdict.reason
         where = "def here(): return id(type)\ndef maps(): return open('/proc/self/maps').read()"

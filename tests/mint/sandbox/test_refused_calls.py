@@ -148,7 +148,6 @@ MEMORY = {
 REQUESTS = {**NETWORK, **FILES, **KERNEL, **MEMORY}
 
 
-@pytest.mark.sample(60)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", REQUESTS)
 def test_request_is_refused(bare_pool: SandboxPool, treasure, what: str) -> None:
@@ -220,7 +219,7 @@ def test_no_privilege_is_left(bare_pool: SandboxPool) -> None:
             assert int(status[name], 16) & ~allowed == 0, name
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("niceness", [-20, -10, 0, 10])
 def test_a_hosts_priority_gives_no_episode_a_better_one(bare_pool: SandboxPool, niceness: int) -> None:

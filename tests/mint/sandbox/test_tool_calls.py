@@ -95,12 +95,12 @@ def test_a_call_that_outlives_its_cell_is_answered_in_the_next(bare_pool: Sandbo
 
     begin = (
         "import threading, time\ngot = []\ngo = threading.Event()\n"
-        "def work():\n    go.wait()\n    time.sleep(1.5)\n    for n in range(3): got.append(note(n))\n"
+        "def work():\n    go.wait()\n    time.sleep(0.3)\n    for n in range(3): got.append(note(n))\n"
         "thread = threading.Thread(target=work)\nthread.start()\ngo.set()"
     )
     with bare_pool.episode({"note": note}) as episode:
         assert episode.run_cell(begin).kind == "ok"
-        time.sleep(2)
+        time.sleep(0.6)
         assert calls == []  # nobody attends between cells
         assert episode.run_cell("thread.join()\nprint(got)").text == "[0, 10, 20]\n"
         assert calls == [0, 1, 2]
@@ -145,7 +145,6 @@ def test_a_time_out_reaches_a_cell_that_waits_for_its_threads(bare_pool: Sandbox
         assert episode.run_cell("print(kept)").text == "1\n"
 
 
-@pytest.mark.sample(1)
 def test_the_time_of_tools_is_excused_for_threads_too(bare_pool: SandboxPool) -> None:
     code = (
         "from concurrent.futures import ThreadPoolExecutor\n"

@@ -19,6 +19,7 @@ def test_a_right_program_passes(bare_pool: SandboxPool, tests: str) -> None:
     assert run_unit_tests(bare_pool, GOOD, tests).passed
 
 
+@pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize(
     ("program", "reason"),
@@ -43,6 +44,7 @@ def test_a_wrong_program_fails_with_the_reason(
 @pytest.mark.parametrize(
     "program", ["raise ValueError('\\ud800')", "def add(*a): raise ValueError('\\ud800')"]
 )
+@pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 def test_a_reason_can_be_written_to_a_file(bare_pool: SandboxPool, program: str, tests: str) -> None:
     assert run_unit_tests(bare_pool, program, tests).reason.encode() == b"ValueError: \\ud800"
@@ -155,8 +157,8 @@ CHEATS = {
 }
 
 
-@pytest.mark.sample(32)
 @pytest.mark.slow
+@pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str, tests: str) -> None:

@@ -94,10 +94,11 @@ def test_a_folder_seen_under_another_name_is_withheld_there(tmp_path: Path) -> N
     assert (read, listed) == ([str(tmp_path / "real/other")], [str(tmp_path / "real")])
 
 
+@pytest.mark.isolation("bubblewrap")
 def test_episodes_share_no_writable_folder_where_the_interpreter_lies_under_tmp(
     pool: SandboxPool,
 ) -> None:
-    if pool.backend != "bubblewrap" or scratch_folder() == "/tmp":
+    if scratch_folder() == "/tmp":
         pytest.skip("only bubblewrap with an interpreter under /tmp has a second folder")
     code = "import os; print([f for f in ('/tmp', '/var/tmp', '/dev', '/', '/run') if os.access(f, os.W_OK)])"
     with pool.episode() as episode:
