@@ -13,6 +13,7 @@ from histobench.core.errors import HistobenchError
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_without_the_model_the_demo_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

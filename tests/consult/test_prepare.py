@@ -215,6 +215,7 @@ def test_the_audit_finds_raw_cosines_and_names_the_field(study: Study) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_tool_that_only_some_encoders_have_is_found(study: Study) -> None:
     cases = [
         replace(case, arms={arm: replace(view, zero_shot=arm == "strong") for arm, view in case.arms.items()})

@@ -368,6 +368,7 @@ def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.C
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_sandbox")
+@pytest.mark.nightly
 def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

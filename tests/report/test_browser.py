@@ -68,6 +68,7 @@ def test_the_leaderboard_shows_every_encoder_with_interval_and_ties(
         expect(cell.locator(".mark")).to_have_text("●" if pair is None else "" if pair.holds else "○")
 
 
+@pytest.mark.nightly
 def test_columns_sort_both_ways(site: Path, open_page: Open, drawn: Drawn, expect: Any) -> None:
     page = open_page(site)
     header = page.get_by_role("columnheader", name=re.compile("tissue"))
@@ -141,6 +142,7 @@ def test_a_cell_of_the_confusion_matrix_shows_exactly_its_images(
     expect(cell).to_have_text(f"{100 * table[t, q] / table[t].sum():.0f}%")
 
 
+@pytest.mark.nightly
 def test_an_image_opens_with_its_probabilities(
     site: Path, results: Path, open_page: Open, expect: Any
 ) -> None:
@@ -239,12 +241,14 @@ def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open, e
     expect(verdict).to_contain_text(f"−{pair.difference:.3f}")
 
 
+@pytest.mark.nightly
 def test_alike_encoders_are_not_told_apart(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, "#/compare?dataset=tissue&a=uni_v1&b=phikon")
     page.get_by_role("heading", name="uni_v1 and phikon: no difference shown in balanced accuracy").wait_for()
     expect(page.locator(".verdict")).to_contain_text("does not mean “equal”")
 
 
+@pytest.mark.nightly
 def test_the_map_is_walked_by_arrow_keys(
     site: Path, results: Path, open_page: Open, drawn: Drawn, expect: Any
 ) -> None:
@@ -264,6 +268,7 @@ def test_the_map_is_walked_by_arrow_keys(
     expect(page.get_by_role("dialog")).to_have_attribute("aria-label", name)
 
 
+@pytest.mark.nightly
 def test_the_preset_is_chosen_where_there_are_several(
     simulated: ModuleType, tmp_path: Path, open_page: Open
 ) -> None:
@@ -349,6 +354,7 @@ def test_agents_and_their_conversations(site: Path, open_page: Open, expect: Any
     page.get_by_role("heading", name="gsm8k 2").wait_for()
 
 
+@pytest.mark.nightly
 def test_figures_and_tables_are_saved(site: Path, open_page: Open, tmp_path: Path) -> None:
     page = open_page(site, run_address("tissue", "plip", "KNN"))
     page.get_by_role("heading", name="Reliability").wait_for()
@@ -384,6 +390,7 @@ def test_figures_and_tables_are_saved(site: Path, open_page: Open, tmp_path: Pat
     assert sum(int(cell) for line in lines[1:] for cell in line.split(",")[1:]) == 108
 
 
+@pytest.mark.nightly
 def test_methods_can_be_copied(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, "#/methods")
     page.get_by_role("heading", name="How to read the numbers").wait_for()

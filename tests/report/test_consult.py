@@ -168,6 +168,7 @@ def test_the_methods_say_how_the_study_was_made(site: Path, data_of: DataOf) -> 
     assert "strong" in said.partition("in the arms ")[2].partition(".")[0]
 
 
+@pytest.mark.nightly
 def test_a_study_without_pictures_or_with_a_torn_file_does_not_stop_the_report(
     tmp_path: Path, data_of: DataOf, consult_study: ModuleType
 ) -> None:

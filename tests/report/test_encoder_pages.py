@@ -152,6 +152,7 @@ def test_a_slide_of_many_tiles_has_few_cells() -> None:
     assert set(even.ravel()) == {LEVELS // 2 + 1}
 
 
+@pytest.mark.nightly
 def test_coordinates_of_a_table_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 

@@ -15,6 +15,7 @@ Drawn = Callable[[Any], None]
 TABLE = "table.leaderboard tbody tr"
 
 
+@pytest.mark.nightly
 def test_dark_and_light_are_kept(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, color_scheme="light")
     body, root = page.locator("body"), page.locator("html")
@@ -28,6 +29,7 @@ def test_dark_and_light_are_kept(site: Path, open_page: Open, expect: Any) -> No
     expect(body).to_have_css("background-color", light)
 
 
+@pytest.mark.nightly
 def test_figures_are_printed_dark_on_white_whatever_the_theme(
     site: Path, open_page: Open, expect: Any
 ) -> None:

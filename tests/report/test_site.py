@@ -49,6 +49,7 @@ def test_every_page_has_its_data(site: Path, data_of: DataOf) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_several_processes_write_what_one_writes(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_damaged_run_is_left_out_and_the_others_are_shown(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.nightly
 def test_pages_of_targets(target_site: Path, open_page: Any, expect: Any, drawn: Any, width: int) -> None:
     size = {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if width < 400 else "light"}
     said = {

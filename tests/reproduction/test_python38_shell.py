@@ -126,6 +126,7 @@ def test_a_session_that_was_ended_and_begun_again_still_behaves_like_the_recorde
     tool.close()
 
 
+@pytest.mark.nightly
 def test_runs_of_a_newer_python_differ_in_the_number_of_the_first_cell_alone(
     ipython_pool: SandboxPool,
 ) -> None:

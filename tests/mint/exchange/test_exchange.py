@@ -94,6 +94,7 @@ def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inspect_ai: Any = pytest.importorskip("inspect_ai")
     from inspect_ai.dataset import Sample

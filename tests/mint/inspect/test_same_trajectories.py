@@ -23,7 +23,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.inspect.evaluation import mint
 from histobench.mint.inspect.solver import EPISODE
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 12
 
 

@@ -426,6 +426,7 @@ def test_there_are_more_than_a_hundred() -> None:
     assert len(PROGRAMS) == 1 + sum(map(len, (RAW, SPECIAL, ANSWERS, TRICKS, WIRE))) > 150
 
 
+@pytest.mark.sample(100)
 @pytest.mark.turns("compared", "executed")
 @pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", PROGRAMS)

@@ -26,6 +26,7 @@ def test_sites_are_columns_of_the_same_tiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_crossed_set_is_clean_and_the_confounded_one_is_flagged(tmp_path: Path) -> None:
     crossed = load_dataset(write_demo_dataset(tmp_path / "a", sites="crossed", **SMALL))  # type: ignore[arg-type]
     assert not [text for text in site_warnings(crossed) if "confounded" in text]

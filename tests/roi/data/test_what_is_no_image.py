@@ -81,6 +81,7 @@ def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_deep_images_are_converted_in_little_memory(tmp_path: Path) -> None:
     (tmp_path / "deep.png").write_bytes(deep_png(4000))  # 96 MB of samples; eight bytes each were 384
     code = (

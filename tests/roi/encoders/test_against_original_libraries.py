@@ -19,7 +19,7 @@ from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.spec import NORMS, EncoderSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 transformers = pytest.importorskip("transformers")
 open_clip = pytest.importorskip("open_clip")

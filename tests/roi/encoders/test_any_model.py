@@ -304,6 +304,7 @@ def test_other_weights_of_an_object_are_another_identity() -> None:
     assert one["weights"] != other["weights"]
 
 
+@pytest.mark.nightly
 def test_a_plan_of_the_command_line_takes_the_names_and_every_table_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_results_that_were_deleted_are_made_again(request_: EvaluationRequest) -
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_request_to_end_keeps_finished_tasks_and_exits_with_143(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, size in (("train", 300), ("test", 150)):

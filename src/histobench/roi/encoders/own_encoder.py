@@ -51,7 +51,7 @@ FOREIGN = frozenset({*sys.stdlib_module_names, "histobench", "torch"})
 def load_own_module(path: Path) -> ModuleType:
     """Run a user's file and give its module; what it imports from its folder is run anew with it."""
     root = f"{PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
+    for name in [name for name in list(sys.modules) if name == root or name.startswith(f"{root}.")]:
         del sys.modules[name]
     if not any(isinstance(finder, _OwnFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OwnFinder())

@@ -47,6 +47,7 @@ def test_order_and_threads_do_not_change_a_tile() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_another_process_gives_the_same_bytes() -> None:
     code = (
         "import hashlib; from histobench.roi.data.demo.tile import render_tile;"

@@ -16,7 +16,7 @@ from histobench.roi.encoders.construct import SkipRandomInit, construct
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 from histobench.roi.encoders.registry import get_spec
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 NETWORKS = {
     "conch_v1": conch,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import conch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_pooler_is_one_attention_of_normed_queries_over_normed_tokens(slow: Any, scramble: Any) -> None:

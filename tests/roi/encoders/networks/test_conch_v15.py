@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import conch_v15
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_pooler_is_one_attention_without_biases(slow: Any, scramble: Any) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import ctranspath
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_stem_is_two_strided_convolutions_and_a_pointwise_one(slow: Any, scramble: Any) -> None:

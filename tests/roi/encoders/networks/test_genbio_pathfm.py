@@ -12,6 +12,8 @@ import torch
 from histobench.roi.encoders.construct import SkipRandomInit
 from histobench.roi.encoders.networks import genbio_pathfm
 
+pytestmark = pytest.mark.nightly
+
 
 def test_rotation_turns_pairs_of_channels_by_the_patch_centre(slow: Any) -> None:
     positions = genbio_pathfm.RotaryPositions()

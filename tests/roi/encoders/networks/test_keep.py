@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from histobench.roi.encoders.networks import keep
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lung", "tissue", "tum", "##our", ".", "an"]
 

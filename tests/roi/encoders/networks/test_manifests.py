@@ -13,7 +13,7 @@ from torch import nn
 
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 NETWORKS = {
     "conch_v1": conch,

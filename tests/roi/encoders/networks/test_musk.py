@@ -10,7 +10,7 @@ import torch
 
 from histobench.roi.encoders.networks import musk
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
