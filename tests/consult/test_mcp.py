@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,17 +23,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("mcp.server.mcpserver")
-from mcp import Client, StdioServerParameters
-from mcp.server.mcpserver import MCPServer
-
 from histobench.cli.main import main
 from histobench.consult.encoder_views import NAME_LENGTH, Regions
 from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server, region_id
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import digest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("mcp") is None, reason="needs the package mcp")]
 
 TOOLS = {
     "list_regions",
@@ -44,6 +42,11 @@ TOOLS = {
     "compare",
 }
 PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
+
+
+def mcp() -> Any:
+    """Imported when a test needs it: every worker imports this file, and few run it."""
+    return import_module("mcp")
 
 
 def completed(work: Coroutine[Any, Any, Any]) -> Any:
@@ -61,7 +64,7 @@ def arguments(study_folder: Path) -> list[str]:
 
 async def conversation(server: Any) -> dict[str, Any]:
     """What a client hears."""
-    async with Client(server, read_timeout_seconds=600) as client:
+    async with mcp().Client(server, read_timeout_seconds=600) as client:
         tools = (await client.list_tools()).tools
         told: list[float] = []
 
@@ -124,7 +127,9 @@ def test_a_client_is_served_what_the_command_names(
     study_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(MCPServer, "run", lambda server, transport: made.append((server, transport)))
+    monkeypatch.setattr(
+        "mcp.server.mcpserver.MCPServer.run", lambda server, transport: made.append((server, transport))
+    )
     monkeypatch.setenv("HISTOBENCH_CACHE", str(study_folder.parent / "cache"))
     assert main(arguments(study_folder)[2:]) == 0
     ((server, transport),) = made
@@ -134,7 +139,7 @@ def test_a_client_is_served_what_the_command_names(
 
 @pytest.mark.nightly
 def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -> None:
-    server = StdioServerParameters(
+    server = mcp().StdioServerParameters(
         command=sys.executable,
         args=arguments(study_folder),
         env={**os.environ, "HISTOBENCH_CACHE": str(study_folder.parent / "cache")},
@@ -185,7 +190,7 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
             told.append((done, total, message))
             go.set()
 
-        async with Client(server) as client:
+        async with mcp().Client(server) as client:
             assert (await client.list_tools()).tools
             return told, await client.call_tool("list_regions", {}, progress_callback=hear)
 
@@ -230,7 +235,7 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
     ]
 
     async def talk() -> list[Any]:
-        async with Client(server) as client:
+        async with mcp().Client(server) as client:
             found = [await client.call_tool("region_image", {"region": next(iter(bench.ids))})]
             for region in asked:
                 for tool in ("region_image", "measure"):
@@ -267,7 +272,7 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
     server = make_server(OpeningBench(lambda progress: Bench(("x",), {"test": regions}, {})).start())
 
     async def talk() -> list[Any]:
-        async with Client(server) as client:
+        async with mcp().Client(server) as client:
             asked = {"region": region_id(name)}
             return [await client.call_tool(tool, asked) for tool in ("region_image", "measure")]
 

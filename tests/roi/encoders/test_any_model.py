@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
@@ -44,9 +43,14 @@ def _features(encoder: Any, picture: Image.Image) -> torch.Tensor:
     return features
 
 
+def _timm() -> Any:
+    """Imported when a test needs it: every worker imports this file, and few run it."""
+    return import_module("timm")
+
+
 def _timm_checkpoint(name: str, folder: Path) -> tuple[Any, Path]:
     torch.manual_seed(0)
-    model = timm.create_model(name, pretrained=False).eval()
+    model = _timm().create_model(name, pretrained=False).eval()
     path = folder / f"{name}.safetensors"
     save_file(model.state_dict(), path)
     return model, path
@@ -56,7 +60,9 @@ def _timm_checkpoint(name: str, folder: Path) -> tuple[Any, Path]:
 def test_timm_features_are_those_of_timm_with_its_own_transform(name: str, tmp_path: Path) -> None:
     model, path = _timm_checkpoint(name, tmp_path)
     encoder = create_encoder(f"timm:{name}", weights=str(path))
-    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))
+    from timm.data import create_transform, resolve_data_config
+
+    transform = create_transform(**resolve_data_config({}, model=model))
     with torch.inference_mode():
         batch = transform(_picture())[None]
         expected = model.forward_head(model.forward_features(batch), pre_logits=True)
@@ -197,7 +203,7 @@ def test_the_processor_s_own_pixels_up_to_its_rounding(kind: str, tmp_path: Path
 
 def test_a_timm_folder_of_the_hub_and_an_open_clip_folder(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = timm.create_model("test_vit", num_classes=3).eval()
+    model = _timm().create_model("test_vit", num_classes=3).eval()
     import_module("timm.models._hub").save_for_hf(model, str(tmp_path / "t"))
     encoder = create_encoder(f"hf:{tmp_path / 't'}@cls")
     with torch.inference_mode():
@@ -276,10 +282,12 @@ def test_a_folder_without_transform_or_weights_is_one_clear_line(tmp_path: Path)
 
 
 def test_a_module_and_a_callable_are_encoders(tmp_path: Path) -> None:
-    model = timm.create_model("test_vit", num_classes=0).eval()
+    model = _timm().create_model("test_vit", num_classes=0).eval()
     encoder = hb.create_encoder(model, device="cpu", label="mine")
     assert (encoder.name, encoder.dim) == ("mine", 64)
-    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))
+    from timm.data import create_transform, resolve_data_config
+
+    transform = create_transform(**resolve_data_config({}, model=model))
     with torch.inference_mode():
         expected = model(transform(_picture())[None]).numpy()
     np.testing.assert_allclose(encoder.embed(_picture()), expected, rtol=1e-5, atol=1e-6)
@@ -295,7 +303,7 @@ def test_a_module_and_a_callable_are_encoders(tmp_path: Path) -> None:
 
 
 def test_other_weights_of_an_object_are_another_identity() -> None:
-    first = timm.create_model("test_vit", num_classes=0)
+    first = _timm().create_model("test_vit", num_classes=0)
     one, again = (hb.create_encoder(first, device="cpu").module.identity for _ in range(2))
     with torch.no_grad():
         first.cls_token.add_(1.0)

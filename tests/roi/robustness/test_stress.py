@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,16 @@ from histobench.roi.robustness.perturbations import (
     stressed_features,
 )
 
-TILE = render_tile("TUM", seed=0, index=1, size=96)
 BY_NAME = {change.name: change for change in (*STRESS, *THUNDER)}
 
 
+@cache
+def tile() -> np.ndarray:
+    return render_tile("TUM", seed=0, index=1, size=96)
+
+
 def changed(name: str, seed: int = 0) -> np.ndarray:
-    return BY_NAME[name].apply(TILE, np.random.default_rng(seed))
+    return BY_NAME[name].apply(tile(), np.random.default_rng(seed))
 
 
 def test_there_are_three_strengths_of_stress_and_fourteen_transforms_of_thunder() -> None:
@@ -42,18 +47,18 @@ def test_there_are_three_strengths_of_stress_and_fourteen_transforms_of_thunder(
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_change_keeps_shape_and_type_and_depends_on_its_seed_alone(name: str) -> None:
-    before = TILE.copy()
+    before = tile().copy()
     result = changed(name)
-    assert (result.shape, result.dtype) == (TILE.shape, np.uint8)
+    assert (result.shape, result.dtype) == (tile().shape, np.uint8)
     np.testing.assert_array_equal(result, changed(name))
-    np.testing.assert_array_equal(TILE, before)
-    assert (result != TILE).any()
+    np.testing.assert_array_equal(tile(), before)
+    assert (result != tile()).any()
 
 
 @pytest.mark.parametrize("family", ["jpeg", "blur", "brightness", "hed"])
 def test_more_strength_is_more_change(family: str) -> None:
     apart = [
-        np.mean([np.abs(changed(f"{family}_{k}", seed).astype(int) - TILE).mean() for seed in range(8)])
+        np.mean([np.abs(changed(f"{family}_{k}", seed).astype(int) - tile()).mean() for seed in range(8)])
         for k in (1, 2, 3)
     ]
     assert apart[0] < apart[1] < apart[2]
@@ -61,28 +66,30 @@ def test_more_strength_is_more_change(family: str) -> None:
 
 def test_simple_changes_are_what_they_are_called() -> None:
     box = io.BytesIO()
-    Image.fromarray(TILE).save(box, "JPEG", quality=40)
+    Image.fromarray(tile()).save(box, "JPEG", quality=40)
     np.testing.assert_array_equal(changed("jpeg_2"), np.asarray(Image.open(box)))
-    np.testing.assert_array_equal(changed("brightness_2"), np.rint(TILE * 0.75).astype(np.uint8))
+    np.testing.assert_array_equal(changed("brightness_2"), np.rint(tile() * 0.75).astype(np.uint8))
     turned = changed("thunder_rotation")
-    assert any((turned == np.rot90(TILE, k)).all() for k in (1, 2, 3))
-    assert any((changed("thunder_flip") == flipped).all() for flipped in (TILE[::-1], TILE[:, ::-1]))
+    assert any((turned == np.rot90(tile(), k)).all() for k in (1, 2, 3))
+    assert any((changed("thunder_flip") == flipped).all() for flipped in (tile()[::-1], tile()[:, ::-1]))
     for kind in ("dilation", "erosion", "opening", "closing"):
         judge = [
-            np.stack([getattr(ndimage, f"grey_{kind}")(TILE[..., c], size=(k, k)) for c in range(3)], axis=2)
+            np.stack(
+                [getattr(ndimage, f"grey_{kind}")(tile()[..., c], size=(k, k)) for c in range(3)], axis=2
+            )
             for k in (3, 5)
         ]
         assert any((changed(f"thunder_{kind}") == result).all() for result in judge)
     black = (changed("thunder_cutout") == 0).all(axis=2).mean()
     assert 0.09 < black < 0.52
-    middle = np.asarray(Image.fromarray(TILE[10:86, 10:86]).resize((96, 96), Image.Resampling.BILINEAR))
-    np.testing.assert_array_equal(scale(96 / 76)(TILE, np.random.default_rng(0)), middle)
+    middle = np.asarray(Image.fromarray(tile()[10:86, 10:86]).resize((96, 96), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(scale(96 / 76)(tile(), np.random.default_rng(0)), middle)
 
 
 def test_no_change_of_the_stains_is_no_change() -> None:
     from histobench.roi.robustness.perturbations import hed
 
-    assert np.abs(hed(0.0)(TILE, np.random.default_rng(0)).astype(int) - TILE).max() <= 1
+    assert np.abs(hed(0.0)(tile(), np.random.default_rng(0)).astype(int) - tile()).max() <= 1
 
 
 def test_macenko_brings_two_stainings_of_one_tissue_together() -> None:
@@ -124,8 +131,8 @@ def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() ->
         seen.append(len(images))
         return np.array([[image.mean(), image.std()] for image in images], dtype=np.float32)
 
-    both = stressed_features([("a", TILE), ("b", TILE[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
-    alone = stressed_features([("b", TILE[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
+    both = stressed_features([("a", tile()), ("b", tile()[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
+    alone = stressed_features([("b", tile()[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
     assert both.shape == (15, 2, 2)
     assert seen == [15, 15, 15]
     np.testing.assert_array_equal(both[:, 1], alone[:, 0])
