@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import io
+import logging
 import os
 import random
 import re
@@ -115,8 +116,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 def pytest_collection_finish() -> None:
     """What collecting has imported stays to the end: looking through it again and again finds no garbage.
 
-    A full collection took 0.6 s with everything imported; statsmodels asks for one at every call.
+    A full collection took 0.6 s with everything imported; statsmodels asks for one at every call. And pytest
+    visits every logger that keeps its messages to itself, three times a test: torch has 45 of them.
     """
+    for logger in list(logging.Logger.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
     gc.enable()

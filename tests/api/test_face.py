@@ -315,6 +315,7 @@ def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_pat
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_patient_is_the_group_also_where_slides_stand_first(undivided: pd.DataFrame) -> None:
     frame = hb.load_dataset(undivided, split="0.6/0.4").frame()
     assert frame["group"].nunique() == undivided["patient"].nunique()

@@ -52,6 +52,7 @@ def places(tmp_path: Path, results: Path) -> dict[str, str]:
         ("serve {results} --port 0 -o {other}", "other holds other files"),
     ],
 )
+@pytest.mark.slow
 def test_a_mistake_is_one_line_with_advice(
     command: str, told: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_what_was_put_into_a_site_is_not_lost_with_it(
     assert any((site / added).rglob("*_complete_results.json"))
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_the_place_of_its_pages(results: Path, tmp_path: Path) -> None:
     output = tmp_path / "demo-results"
     shutil.copytree(results / "clinic" / "plip", output / "results")

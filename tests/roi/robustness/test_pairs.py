@@ -108,6 +108,7 @@ def test_every_measure_is_that_of_the_slow_loop(missing: int) -> None:
     assert result.pack.details["pairs_of_views"] == {"scanner": 6, "several": 6, "stain": 3}
 
 
+@pytest.mark.slow
 def test_left_out_patients_are_gone_from_every_match() -> None:
     features = registered(missing=7)
     result = robustness_by(features, "pair", CLASSES, QUICK)
