@@ -41,7 +41,7 @@ demo: $(STAMP)
 demo-small: $(STAMP)
 	@$(BIN)/histobench demo --per-class 8 --test-per-class 20 --output demo-results/$(VERSION)
 
-# What to run before a commit: lint, types, and every behavior once.
+# What to run before a commit: lint, types, and most tests, in five minutes on two cores.
 test: check
 	@bash scripts/system-packages.sh
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not nightly" -rs --durations=15
