@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_many_threads_call_tools_and_each_gets_its_own_answer(bare_pool: SandboxPool) -> None:
     code = (
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "with ThreadPoolExecutor(6) as threads:\n"
+        "with ThreadPoolExecutor(4) as threads:\n"
         "    print(list(threads.map(search, range(300))) == [f'about {n}' for n in range(300)])"
     )
     with bare_pool.episode({"search": lambda what: f"about {what}"}) as episode:
@@ -49,7 +49,7 @@ def test_the_host_runs_calls_of_threads_one_after_the_other(bare_pool: SandboxPo
         inside -= 1
 
     code = (
-        "from concurrent.futures import ThreadPoolExecutor\nlist(ThreadPoolExecutor(6).map(tool, range(40)))"
+        "from concurrent.futures import ThreadPoolExecutor\nlist(ThreadPoolExecutor(4).map(tool, range(40)))"
     )
     with bare_pool.episode({"tool": tool}) as episode:
         assert episode.run_cell(code, timeout=120).kind == "ok"
@@ -59,7 +59,7 @@ def test_the_host_runs_calls_of_threads_one_after_the_other(bare_pool: SandboxPo
 def test_large_answers_to_many_threads_do_not_block_the_channel(bare_pool: SandboxPool) -> None:
     code = (
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "print(sum(map(len, ThreadPoolExecutor(6).map(echo, ['x' * 700_000] * 24))))"
+        "print(sum(map(len, ThreadPoolExecutor(4).map(echo, ['x' * 700_000] * 24))))"
     )
     with bare_pool.episode({"echo": lambda text: text}) as episode:
         assert episode.run_cell(code, timeout=120).text == f"{24 * 700_000}\n"
