@@ -40,7 +40,7 @@ def worker_flags(parser: argparse.ArgumentParser) -> None:
         "comma-separated (default: all)",
     )
     parser.add_argument(
-        "--processes", type=int, default=1, help="roi, on Linux: so many of them side by side (default: 1)"
+        "--processes", type=int, default=0, help="roi, on Linux: in so many copies (default: this process)"
     )
 
 
@@ -100,7 +100,7 @@ def _work_on_units(args: argparse.Namespace) -> int:
             return STOPPED
         return 0
 
-    code = _side_by_side(take_units, args.processes) if args.processes > 1 else take_units()
+    code = _side_by_side(take_units, args.processes) if args.processes else take_units()
     return _collect(folder) if REPORT in kinds and code == 0 else code
 
 

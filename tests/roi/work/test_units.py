@@ -132,7 +132,7 @@ def test_the_progress_line_counts_what_all_processes_have_done(tmp_path: Path) -
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("processes", [2, 3])  # the third is a copy of the second
+@pytest.mark.parametrize("processes", [2, 3])  # all but the first are copies of one
 def test_evaluations_in_several_processes_give_the_bytes_of_one(
     plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:

@@ -164,12 +164,13 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
     logs.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "histobench.cli.main", *worker_arguments(folder)]
     command += ["--kinds", ",".join(EVALUATING)]
-    # Copies of one process import the libraries once; elsewhere than on Linux a copy may not use all of them.
-    shared = sys.platform == "linux" and processes > 2
+    # Copies of one process import the libraries once, and end with this one. Elsewhere than on Linux a copy
+    # may not use all libraries.
+    shared = sys.platform == "linux"
     command += ["--processes", str(processes - 1)] if shared else []
     helpers = []
     try:
-        for number in range(1, 2 if shared else processes):
+        for number in range(1, min(processes, 2) if shared else processes):
             with (logs / f"evaluating-{number}.log").open("wb") as log:
                 helpers.append(
                     subprocess.Popen(
