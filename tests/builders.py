@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -54,3 +55,13 @@ def examples(whole: int) -> int:
     """How many random examples to draw: all, or the share of a run that leaves tests out."""
     share: float = settings.default.max_examples / settings.get_profile("patient").max_examples
     return max(10, round(whole * share))
+
+
+def in_a_thread(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same in a thread of its own: this one may hold the event loop of a browser that other tests use."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(work, *args, **kwargs).result()
+
+    return called

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.consult.encoder_views import NAME_LENGTH, Regions
 from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server, region_id
@@ -49,10 +49,7 @@ def mcp() -> Any:
     return import_module("mcp")
 
 
-def completed(work: Coroutine[Any, Any, Any]) -> Any:
-    """In a thread of its own: this one may hold the event loop of a browser that other tests use."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+completed = in_a_thread(asyncio.run)
 
 
 def arguments(study_folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.outcome import read_outcome_table
@@ -114,9 +115,11 @@ def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.Captu
     for output in outputs:  # or Inspect wants to count them with a file from the network
         output.usage = ModelUsage(input_tokens=5, output_tokens=1, total_tokens=6)
     model = get_model("mockllm/model", custom_outputs=outputs)
-    inspect_ai.eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_samples=1)
+    in_a_thread(inspect_ai.eval)(
+        task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_samples=1
+    )
     (log,) = (tmp_path / "logs").glob("*.eval")
-    assert main(["mint", "import", str(log), "-o", str(tmp_path / "table.csv")]) == 0
+    assert in_a_thread(main)(["mint", "import", str(log), "-o", str(tmp_path / "table.csv")]) == 0
     outcomes = {outcome.task_id: outcome for outcome in read_outcome_table(tmp_path / "table.csv")}
     assert {name: outcome.success for name, outcome in outcomes.items()} == {"a": True, "b": False}
     assert {outcome.task for outcome in outcomes.values()} == {"elsewhere"}
