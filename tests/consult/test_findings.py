@@ -193,6 +193,7 @@ def test_a_mean_of_independent_cases_has_the_t_interval(study: Study) -> None:
     assert stats.ttest_1samp(gains, 0).pvalue <= contrast.p_value < 0.001
 
 
+@pytest.mark.nightly
 def test_an_agent_that_does_not_beat_the_reader_is_told_so(
     study: Study, played: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_one_dataset_gives_no_ranking() -> None:
     assert ranking(["a", "b"], [[0.1], [0.2]], lower_is_better=False) is None
 
 
+@pytest.mark.slow
 def test_cells_hold_what_the_results_files_say(
     results: Path, site: Path, data_of: Callable[[Path, str], Any]
 ) -> None:

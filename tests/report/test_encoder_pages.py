@@ -98,6 +98,7 @@ def test_no_results_of_patients_is_one_line(tmp_path: Path) -> None:
         hb.choose(tmp_path / "results", patients=True)
 
 
+@pytest.mark.nightly
 def test_attention_is_shown_where_the_tiles_are(tmp_path: Path, open_page: Any, expect: Any) -> None:
     """Files as TRIDENT writes them, with two slides of one patient and tiles off the grid of the others."""
     import h5py

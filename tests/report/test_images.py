@@ -35,6 +35,7 @@ def images(n: int, classes: int = 3) -> ImageSet:
     return ImageSet("d", names, labels, None, tuple("abc"[:classes]))
 
 
+@pytest.mark.slow
 def test_every_test_image_has_the_right_thumbnail(site: Path, tiles: Path, data_of: DataOf) -> None:
     overview = data_of(site, "site")
     assert len(overview["thumbs"]) == 1
@@ -52,6 +53,7 @@ def test_every_test_image_has_the_right_thumbnail(site: Path, tiles: Path, data_
         assert np.abs(np.asarray(small, dtype=float) - np.asarray(original, dtype=float)).mean() < 20
 
 
+@pytest.mark.slow
 def test_thumbnails_are_small(site: Path) -> None:
     sizes = [path.stat().st_size for path in (site.parent / "thumbs").rglob("*.webp")]
     assert np.mean(sizes) < 8000
@@ -117,6 +119,7 @@ def test_a_source_for_all_serves_only_the_datasets_it_holds(tiles: Path) -> None
     assert set(sources.relevant({"here": names, "elsewhere": {"x.png"}}).of) == {"here"}
 
 
+@pytest.mark.slow
 def test_training_images_and_findings_come_from_the_dataset(site: Path, data_of: DataOf) -> None:
     data = data_of(site, "dataset/1")
     assert data["counts"] == {"train": [2] * 9, "test": [12] * 9}
@@ -126,6 +129,7 @@ def test_training_images_and_findings_come_from_the_dataset(site: Path, data_of:
     assert not data_of(site, "dataset/0")["findings"]["checked"]
 
 
+@pytest.mark.slow
 def test_an_image_in_train_and_test_is_told(tmp_path: Path, simulated: ModuleType, data_of: DataOf) -> None:
     from histobench.report.site import build_site
 
@@ -159,6 +163,7 @@ def test_principal_components_agree_with_the_definition() -> None:
     assert share == pytest.approx((s[:2] ** 2).sum() / (s**2).sum())
 
 
+@pytest.mark.slow
 def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> None:
     overview = data_of(site, "site")
     maps = {
@@ -173,6 +178,7 @@ def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> N
     assert [drawn["kind"] for drawn in content["maps"]] == ["pca"]
 
 
+@pytest.mark.slow
 def test_where_umap_is_installed_it_is_drawn_too(
     tmp_path: Path, simulated: ModuleType, data_of: DataOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +205,7 @@ def test_a_damaged_feature_file_costs_only_its_map(tmp_path: Path) -> None:
     assert write_maps(tmp_path, {0: (str(tmp_path / "bad.pt"), images(10))}, near=tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_images_of_a_noted_dataset_are_found_with_their_splits(
     results: Path, tiles: Path, tmp_path: Path
 ) -> None:

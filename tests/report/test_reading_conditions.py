@@ -78,7 +78,7 @@ FAINT = """() => {
 }"""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("place", "proof"),
@@ -153,7 +153,7 @@ def test_everything_works_without_a_mouse(site: Path, open_page: Open, drawn: Dr
     page.get_by_role("dialog").wait_for(state="detached")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize(
     "place",

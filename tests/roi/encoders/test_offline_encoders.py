@@ -39,6 +39,7 @@ def test_efficientnet_features_of_real_images_equal_the_stored_ones(shared_dir: 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_random_vit_is_the_same_every_time_and_depends_on_the_image() -> None:
     images = torch.linspace(-1, 1, 2 * 3 * 224 * 224).view(2, 3, 224, 224).sin()
     with torch.inference_mode():

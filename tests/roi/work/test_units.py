@@ -214,6 +214,7 @@ def test_without_room_for_copies_images_are_read_where_they_are_and_the_status_s
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_done_is_what_the_output_and_the_files_it_names_say(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path
 ) -> None:
