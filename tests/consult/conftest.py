@@ -146,7 +146,6 @@ def play_policies(study: Study) -> None:
         jobs[policy] += ",sequence,sequence-same"
     with pytest.MonkeyPatch.context() as patch:
         start_no_sandbox(patch)
-        patch.setattr(os, "fsync", lambda descriptor: None)  # no line need survive a power cut
         for policy, arms in jobs.items():
             arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none", "--outcomes"]
             assert main(["consult", "run", str(study.folder), *arguments]) == 0

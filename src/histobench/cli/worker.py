@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from histobench.mint.runs.parted_run import PlayPart
 
 STOPPED = 143
+#: How a worker is asked to stop; Windows has only the first.
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
 
 def worker_flags(parser: argparse.ArgumentParser) -> None:
@@ -106,9 +108,8 @@ def _work_on_units(args: argparse.Namespace) -> int:
 
 def _on_stop(then: Callable[[int], object]) -> None:
     """What a request to stop does."""
-    for name in ("SIGTERM", "SIGUSR1"):  # Windows has only the first
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda number, _: then(number))
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: then(number))
 
 
 def _side_by_side(work: Callable[[], int], count: int) -> int:
@@ -150,15 +151,12 @@ def _collect(folder: Any) -> int:
 def _play_part(args: argparse.Namespace, play: PlayPart) -> int:
     from histobench.cli.mint import progress_display
 
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-
-    def stop(*_: object) -> None:
-        for number in signals:  # a second one must not disturb the end
+    def stop(_: int) -> None:
+        for number in _SIGNALS:  # a second one must not disturb the end
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in signals:
-        signal.signal(number, stop)
+    _on_stop(stop)
     console = open_terminal(error=True)
     try:
         outcome = play(

@@ -60,9 +60,8 @@ def _timm_checkpoint(name: str, folder: Path) -> tuple[Any, Path]:
 def test_timm_features_are_those_of_timm_with_its_own_transform(name: str, tmp_path: Path) -> None:
     model, path = _timm_checkpoint(name, tmp_path)
     encoder = create_encoder(f"timm:{name}", weights=str(path))
-    from timm.data import create_transform, resolve_data_config
-
-    transform = create_transform(**resolve_data_config({}, model=model))
+    data = _timm().data
+    transform = data.create_transform(**data.resolve_data_config({}, model=model))
     with torch.inference_mode():
         batch = transform(_picture())[None]
         expected = model.forward_head(model.forward_features(batch), pre_logits=True)
@@ -285,9 +284,8 @@ def test_a_module_and_a_callable_are_encoders(tmp_path: Path) -> None:
     model = _timm().create_model("test_vit", num_classes=0).eval()
     encoder = hb.create_encoder(model, device="cpu", label="mine")
     assert (encoder.name, encoder.dim) == ("mine", 64)
-    from timm.data import create_transform, resolve_data_config
-
-    transform = create_transform(**resolve_data_config({}, model=model))
+    data = _timm().data
+    transform = data.create_transform(**data.resolve_data_config({}, model=model))
     with torch.inference_mode():
         expected = model(transform(_picture())[None]).numpy()
     np.testing.assert_allclose(encoder.embed(_picture()), expected, rtol=1e-5, atol=1e-6)

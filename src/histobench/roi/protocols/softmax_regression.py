@@ -295,7 +295,7 @@ class CoupledCurvature:
 #: operations, and sums of float32 that are not too long.
 _BLOCK = {"cpu": 2**23, "cuda": 2**27}
 _PARTS = 16  # at most: more only take turns with Python's lock
-_MANY = 4  # threads from which small operations wait for that lock longer than they take
+_MANY = 4  # threads above which small operations wait for that lock longer than they take
 _FEW = 2**18  # parameters up to which the optimizer's own work is faster on the CPU than by calls to a GPU
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
@@ -383,17 +383,17 @@ class SoftmaxLoss:
         self.evaluations = 0
         self.ridge = 0.0  # curvature of the penalty where the last evaluation was
 
-    def _affine(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets [c] and weights [d, c] of the logits, in the features' precision."""
+    def _logits(self, theta: Tensor) -> Callable[[slice], Tensor]:
+        """What gives the logits [r, c] of some rows, in the features' precision."""
         weight, bias = theta[:, :-1], theta[:, -1]
         dtype = self.features.dtype
-        return (bias - weight @ self.mean).to(dtype), weight.to(dtype).T
+        shift, weight = (bias - weight @ self.mean).to(dtype), weight.to(dtype).T
+        return lambda rows: torch.addmm(shift, self.features[rows], weight)
 
     def probabilities(self, theta: Tensor) -> Tensor:
         """Class probabilities of all rows [n, c]."""
-        shift, weight = self._affine(theta)
-        logits = (torch.addmm(shift, self.features[part], weight) for part in self._parts())
-        return torch.cat([_log_probabilities(each).exp_().T for each in logits])
+        logits = self._logits(theta)
+        return torch.cat([_log_probabilities(logits(part)).exp_().T for part in self._parts()])
 
     def _parts(self) -> list[slice]:
         n, d = self.features.shape
@@ -407,11 +407,10 @@ class SoftmaxLoss:
         All that comes back from a GPU comes in one transfer, the only time that it is waited for.
         """
         here = theta.to(self.features.device)
-        shift, weight = self._affine(here)
-        device, parts = str(here.device), self._parts()
+        logits, device, parts = self._logits(here), str(here.device), self._parts()
 
-        def settled(logits: Tensor, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-            log_p = _log_probabilities(logits)
+        def settled(product: Tensor, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+            log_p = _log_probabilities(product)
             label = self.labels[None, part]
             loss = log_p.gather(0, label).sum(dtype=torch.float64)
             residual = log_p.exp_()
@@ -419,14 +418,12 @@ class SoftmaxLoss:
             return loss, residual, residual.sum(1, dtype=torch.float64)
 
         def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
-            loss, residual, sums = settled(torch.addmm(shift, self.features[part], weight), part)
+            loss, residual, sums = settled(logits(part), part)
             return loss, residual @ self.features[part], sums
 
         # Summed in the order of the parts, so that the result does not depend on the threads.
         if self.threads is not None and self.threads > _MANY and device == "cpu":
-            products = spread(
-                lambda part: torch.addmm(shift, self.features[part], weight), parts, threads=self.threads
-            )
+            products = spread(logits, parts, threads=self.threads)
             between = [settled(*each) for each in zip(products, parts, strict=True)]
             pulls = spread(
                 lambda each: between[each][1] @ self.features[parts[each]],
