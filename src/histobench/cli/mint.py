@@ -190,10 +190,6 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
 
 # Run a language model on tasks, with or without expert feedback, and keep every episode.
 
-CALLS = ("text", "native")
-BALANCES = ("least-busy", "round-robin")
-REASONING_HISTORIES = ("provider", "none", "all")
-
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
     """The options of a run of agents, and where it runs."""
@@ -240,7 +236,6 @@ WORKERS = 4
 
 def run_elsewhere(args: argparse.Namespace) -> int:
     """Let an engine play the parts of a run."""
-    from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.parted_run import play_part
     from histobench.mint.runs.play import load_cells
 
@@ -258,21 +253,20 @@ def share_out(
     more: Mapping[str, Any] | None = None,
 ) -> int:
     """Check the run, write its parts and let an engine play them."""
-    from histobench.core import clusters as ray_cluster
-    from histobench.core import clusters as slurm
+    from histobench.core import clusters
     from histobench.mint.runs import parted_run
     from histobench.mint.runs.parted_run import check_parts, count, outcome_of, plan_parts
 
     check_engine_flags(args)
-    jobs = slurm.read_options(args.slurm, "--slurm")
-    tasks = slurm.read_task_number(jobs.pop(slurm.TASKS, None))
+    jobs = clusters.read_options(args.slurm, "--slurm")
+    tasks = clusters.read_task_number(jobs.pop(clusters.TASKS, None))
     workers = args.workers if args.workers is not None else tasks or WORKERS
     check_parts(workers)
     loaded, output = load()
     if args.engine == "slurm":
-        slurm.check_options(jobs)
+        clusters.check_options(jobs)
     else:
-        ray_cluster.connect(args.ray_address)
+        clusters.connect(args.ray_address)
     run = plan_parts(options, workers, (loaded, output), more)
     cells = [cell.cell for cell, _ in loaded]
     counter = count(run, loaded)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import seed
+from histobench.cli.flags import positive, seed
+from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
+from histobench.core.records import Declared, add_flags, options_of
+from histobench.mint.runs.options import RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.table import Table
 
-    from histobench.mint.agents.agent import Player
-    from histobench.mint.agents.factory import Terms
     from histobench.mint.results.outcome import EpisodeOutcome
     from histobench.mint.results.result_tables import DialectRow, LeaderboardRow
     from histobench.mint.results.uncertainty import TriesRow
@@ -416,20 +418,33 @@ def grade_flags(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="model that grades, as --agent of `mint run`; repeatable",
     )
-    parser.add_argument("-o", "--output", default="grades", help="folder of the grades (default: grades)")
     parser.add_argument("--labels", help="sample.csv with its column `label` filled by a person")
-    parser.add_argument("--sample", type=int, default=50, help="answers for a person to label (default: 50)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    parser.add_argument("--limit", type=int, help="grade only the first N answers")
-    parser.add_argument("--concurrency", type=int, default=8, help="answers in parallel (default: 8)")
-    parser.add_argument("--max-cost", type=float, help="maximum dollars (default: no limit)")
-    parser.add_argument("--prices", help="YAML file of prices, as for `mint run`")
     parser.add_argument(
-        "--max-tokens", type=int, default=512, help="maximum tokens of a reply (default: 512)"
+        "--sample", type=positive, default=50, help="answers for a person to label (default: 50)"
     )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
+    add_flags(parser, _options_of_grading())
 
 
-def grade_command(args: argparse.Namespace) -> None:
+def _options_of_grading() -> list[Declared]:
+    """The options of `mint run` that grading has, too."""
+    said = {
+        "output": "folder of the grades",
+        "limit": "grade only the first N answers",
+        "concurrency": "answers that are graded at the same time",
+        "max_cost": None,
+        "max_tokens": None,
+        "prices": None,
+    }
+    found = {each.name: each for each in options_of(RunOptions) if each.name in said}
+    for name, text in said.items():
+        if text is not None:
+            found[name] = replace(found[name], said=replace(found[name].said, help=text, default_text=None))
+    found["output"] = replace(found["output"], default="grades")
+    return list(found.values())
+
+
+def grade_command(args: argparse.Namespace) -> int:
     """Let other models grade the answers of finished runs against a rubric, and
     compare their grades with those of a person.
 
@@ -438,63 +453,53 @@ def grade_command(args: argparse.Namespace) -> None:
     The first call writes grades.csv and sample.csv to the output folder. A person
     fills the column `label` of sample.csv; the same command with --labels then
     prints Cohen's kappa of each grader with the person (answers that were graded
-    are not asked for again). Success rates of `mint table` are those of the exact
-    checkers and never change.
+    are not asked for again, nor after --max-cost was reached). Success rates of
+    `mint table` are those of the exact checkers and never change.
 
     Examples:
       histobench mint grade mint-results --rubric rubric.yaml --grader openai:gpt-4o --grader anthropic:MODEL
-      histobench mint grade mint-results --rubric rubric.yaml --labels grades/sample.csv
+      histobench mint grade mint-results --rubric rubric.yaml --grader openai:M --labels grades/sample.csv
     """
-    from histobench.mint.agents.cache import AnswerCache
-    from histobench.mint.agents.factory import Terms
-    from histobench.mint.agents.limits import CostTracker, read_prices
+    from histobench.mint.agents.completion import Sampling
+    from histobench.mint.agents.factory import open_player
+    from histobench.mint.agents.spec import parse_agent
     from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric
+    from histobench.mint.runs.play import open_terms
 
-    for name in ("sample", "concurrency", "max_tokens", "limit"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    options = RunOptions.of(args)
+    specs = [parse_agent(text) for text in args.grader]
+    for spec, times in Counter(map(str, specs)).items():
+        if times > 1:
+            raise HistobenchError(f"--grader {spec} is given twice")
     rubric = read_rubric(args.rubric)
     labels = read_labels(args.labels, rubric) if args.labels else None
     answers = read_answers(args.results)[: args.limit]
     if not answers:
         raise HistobenchError(f"no episode in {args.results} has given an answer")
     output = Path(args.output)
-    cache = AnswerCache(output / "answers.sqlite")
-    costs = CostTracker(max_cost=args.max_cost, spent=cache.spent())
-    terms = Terms(concurrency=args.concurrency, cache=cache, prices=read_prices(args.prices), costs=costs)
-    graders = _open(args, terms)
+    terms = open_terms(options, output, specs)
+    sampling = Sampling(max_tokens=options.max_tokens)
+    graders = {str(spec): open_player(spec, terms, sampling=sampling, stop=()) for spec in specs}
     try:
-        graded = grade(answers, rubric, graders, concurrency=args.concurrency)
+        graded, stopped = grade(answers, rubric, graders, concurrency=options.concurrency)
     finally:
         for player in graders.values():
             player.close()
-        cache.close()
-    _keep(output, graded, args)
-    _print(graded, rubric, agreements(graded, labels))
+        if terms.cache is not None:
+            terms.cache.close()
+    if graded:
+        _keep(output, graded, args)
+        _print(graded, rubric, agreements(graded, labels))
+    if stopped:
+        say(f"stopped after {len(graded)} of {len(answers)} answers: {stopped}")
+        return INCOMPLETE
     if not labels:
         whole_lines().print(
             f"Next: fill the column `label` of {output / SAMPLE}, then repeat with --labels to check the "
             "graders against a person.",
             soft_wrap=True,
         )
-
-
-def _open(args: argparse.Namespace, terms: Terms) -> dict[str, Player]:
-    from histobench.mint.agents.completion import Sampling
-    from histobench.mint.agents.factory import open_player
-    from histobench.mint.agents.limits import find_price
-    from histobench.mint.agents.spec import parse_agent
-
-    graders: dict[str, Player] = {}
-    for text in args.grader:
-        spec = parse_agent(text)
-        if args.max_cost is not None and spec.is_endpoint and find_price(spec.target, terms.prices) is None:
-            raise HistobenchError(f"--max-cost needs the price of {spec.target}; give it with --prices")
-        if str(spec) in graders:
-            raise HistobenchError(f"--grader {spec} is given twice")
-        sampling = Sampling(max_tokens=args.max_tokens)
-        graders[str(spec)] = open_player(spec, terms, sampling=sampling, stop=())
-    return graders
+    return 0
 
 
 def _keep(output: Path, graded: Sequence[Graded], args: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import open_part
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
-from histobench.mint.runs.play import Display, Played, no_display, open_terms, play_cells
+from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
 from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import OpenPlayer
 from histobench.mint.runs.writers import Writer, check_alone
@@ -91,7 +91,7 @@ def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | Non
     cells = [cell for cell, _ in planned]
     if writer is None:
         check_alone(output)
-    terms = open_terms(run.options, output, cells, writer)
+    terms = open_terms(run.options, output, agents_of(cells), writer)
     outcome = play_cells(
         planned,
         run.options,

@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from histobench.core.files import HAND_WRITTEN, atomic_path, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.mint.agents.agent import EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
+from histobench.mint.agents.limits import CostLimitError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
@@ -169,15 +170,20 @@ def grade(
     graders: Mapping[str, Player],
     *,
     concurrency: int = 8,
-    done: Callable[[], None] = lambda: None,
-) -> list[Graded]:
-    """Ask every grader about every answer, each question on its own."""
+) -> tuple[list[Graded], str]:
+    """Ask every grader about every answer, each question on its own.
 
-    def one(answer: GradedAnswer) -> Graded:
+    Gives the answers that all graders were asked about, and why not all are there: `max_cost` was reached.
+    """
+    stopped: list[str] = []
+
+    def one(answer: GradedAnswer) -> Graded | None:
         grades: dict[str, str | None] = {}
         problems: list[str] = []
         calls: list[Mapping[str, Any]] = []
         for name, player in graders.items():
+            if stopped:
+                return None
             agent = player.open(EpisodeKey(answer.dataset, answer.task_id, answer.repeat))
             question = rubric.question(answer)
             said = ""
@@ -188,17 +194,20 @@ def grade(
                 if isinstance(error, ProviderError) and error.hopeless:
                     raise HistobenchError(f"the grader {name} cannot be asked: {error}") from error
                 problems.append(f"{name}: {error}")
+            except CostLimitError as error:
+                stopped.append(str(error))
+                return None
             finally:
                 agent.close()
             grades[name] = rubric.read(said)
             calls.append(
                 {"id": answer.id, "grader": name, "prompt": question, "reply": said, "turns": agent.turns}
             )
-        done()
         return Graded(answer, grades, tuple(problems), tuple(calls))
 
     with ThreadPoolExecutor(concurrency) as threads:
-        return list(threads.map(one, answers))
+        graded = [row for row in threads.map(one, answers) if row is not None]
+    return graded, "".join(stopped[:1])
 
 
 def write_grades(path: str | Path, graded: Sequence[Graded]) -> None:

@@ -25,7 +25,14 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.methods import methods_payload
 from histobench.report.payload import site_folder, write_page, write_payload
 from histobench.report.robustness_page import board_index, stored_tables, write_robustness_page
-from histobench.report.table import TableJob, TableResult, WrongImages, build_table, metric_facts, metrics_of
+from histobench.report.table import (
+    TableJob,
+    TableResult,
+    WrongImages,
+    build_table,
+    metric_facts,
+    shown_metrics,
+)
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.encoders.own_name import UNCHECKED
@@ -296,7 +303,7 @@ def _overview(
                 "task": board.task,
                 "setting": board.setting,
                 "preset": board.preset,
-                "metrics": list(metrics_of(task_target(board.task))),
+                "metrics": list(shown_metrics(task_target(board.task))),
             }
             for board in inventory.boards
         ],

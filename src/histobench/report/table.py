@@ -85,18 +85,20 @@ class ImageSet:
 
 
 #: The metrics of classes that leaderboards offer, the default first.
-_OF_CLASSES = (
+_LEADERBOARD = (
     *("balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa"),
     *("log_loss", "brier", "ece"),
 )
-DEFAULT_METRIC = _OF_CLASSES[0]
+DEFAULT_METRIC = _LEADERBOARD[0]
 _TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.metrics)}
 
 
 def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
     """What the pages say about every metric of these runs; those that leaderboards offer come first."""
     kinds = {run.target for run in runs} or {CLASS}
-    offered = dict.fromkeys(name for kind in (CLASS, *TARGETS) if kind in kinds for name in metrics_of(kind))
+    offered = dict.fromkeys(
+        name for kind in (CLASS, *TARGETS) if kind in kinds for name in shown_metrics(kind)
+    )
     return [
         {
             "name": name,
@@ -111,9 +113,9 @@ def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
     ]
 
 
-def metrics_of(target: str) -> tuple[str, ...]:
+def shown_metrics(target: str) -> tuple[str, ...]:
     """The metrics of a kind of target, those that tables show."""
-    return _OF_CLASSES if target == CLASS else TARGETS[target].metrics
+    return _LEADERBOARD if target == CLASS else TARGETS[target].metrics
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,7 @@ def _add_cells(
     run: StoredRun,
     bounds: Mapping[str, Any],
 ) -> None:
-    for metric in metrics_of(run.target):
+    for metric in shown_metrics(run.target):
         low, high = bounds.get(metric) or (None, None)
         standing = metrics[metric].standing(name) if metric in metrics else "untested"
         together = metrics[metric].standings if metric in metrics else None

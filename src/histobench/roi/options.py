@@ -88,7 +88,7 @@ class TargetOptions:
 
 @record
 class Settings:
-    """Everything that may change the speed, and at most the last bits of the features."""
+    """How features are extracted: the speed, at most their last bits, and which bad images are left out."""
 
     device: str | None = option(
         "device: cpu, cuda:0, mps, or several: cuda:0,cuda:1",

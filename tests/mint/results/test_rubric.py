@@ -116,6 +116,30 @@ def test_graders_are_held_against_a_person(
     assert {path: path.read_bytes() for path in results.rglob("*.jsonl")} == before
 
 
+def test_a_limit_of_cost_keeps_what_was_graded(
+    results: Path, tmp_path: Path, server: Any, replies: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    server.answer = scripted(replies, asked)
+    (tmp_path / "prices.yaml").write_text("exact: [100, 100]\n")
+    command = ["mint", "grade", str(results), "--rubric", str(tmp_path / "rubric.yaml")]
+    command += [f"--grader=openai:exact@{server.url}", "-o", str(tmp_path / "grades"), "--max-tokens", "64"]
+    command += ["--prices", str(tmp_path / "prices.yaml"), "--concurrency", "1", "--max-cost"]
+    capsys.readouterr()
+    assert main([*command, "0"]) == 2
+    assert "a number above 0" in capsys.readouterr().err
+    assert main([*command, "0.1"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    some = len(asked)
+    assert 0 < some < 30
+    assert f"stopped after {some} of 30 answers" in said
+    assert "higher `max_cost`" in said
+    with (tmp_path / "grades" / "grades.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == some
+    assert main([*command, "100"]) == 0
+    assert len(asked) == 30  # nothing was asked twice
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -28,7 +28,6 @@ FILTERED = "content_filter"
 
 #: What goes back of a model's reasoning: what its provider documents, nothing, or all that can be sent.
 ReasoningHistory = Literal["provider", "none", "all"]
-REASONING_HISTORIES: tuple[ReasoningHistory, ...] = ("provider", "none", "all")
 
 
 class ProviderError(Exception):

@@ -351,7 +351,6 @@ def seconds_until(text: str, *, now: float | None = None) -> float:
 # Several servers of one model: which of them is asked next.
 
 Balance = Literal["least-busy", "round-robin"]
-BALANCES: tuple[Balance, ...] = ("least-busy", "round-robin")
 
 
 @dataclass

@@ -25,7 +25,16 @@ from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.planned_cell import PlannedCell
-from histobench.mint.runs.play import Display, Loaded, Played, load_cells, no_display, open_terms, play
+from histobench.mint.runs.play import (
+    Display,
+    Loaded,
+    Played,
+    agents_of,
+    load_cells,
+    no_display,
+    open_terms,
+    play,
+)
 from histobench.mint.runs.run import RunOutcome, place_of
 from histobench.mint.runs.writers import (
     JOB,
@@ -84,7 +93,7 @@ def plan_parts(
     more = dict(more or {})
     _check_portable(options, [cell for cell, _ in loaded], more.get("expert"))
     check_alone(output)
-    terms = open_terms(options, output, [cell for cell, _ in loaded])
+    terms = open_terms(options, output, agents_of(cell for cell, _ in loaded))
     if terms.cache is not None:
         terms.cache.close()
     for cell, _ in loaded:

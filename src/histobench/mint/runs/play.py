@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
 from histobench.mint.agents.limits import CostTracker, Price, RateLimits, find_price, read_prices
-from histobench.mint.agents.spec import parse_agent
+from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
@@ -57,7 +57,7 @@ def play(options: RunOptions, display: Display, *, writer: Writer | None = None)
     cells = [cell for cell, _ in loaded]
     if writer is None:
         check_alone(output)
-    terms = open_terms(options, output, cells, writer)
+    terms = open_terms(options, output, agents_of(cells), writer)
     outcome = play_cells(
         loaded,
         options,
@@ -181,8 +181,16 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
     return cells, Path(options.output) if options.output else outputs.pop()
 
 
+def agents_of(cells: Iterable[PlannedCell]) -> Iterator[AgentSpec]:
+    """The models that the cells ask: those under test and the experts."""
+    for cell in cells:
+        yield cell.agent
+        if cell.expert and cell.expert.spec:
+            yield cell.expert.spec
+
+
 def open_terms(
-    options: RunOptions, output: Path, cells: Sequence[PlannedCell], writer: Writer | None = None
+    options: RunOptions, output: Path, agents: Iterable[AgentSpec], writer: Writer | None = None
 ) -> Terms:
     """What all endpoints of the run share; raises where a limit of cost could not be kept.
 
@@ -192,10 +200,7 @@ def open_terms(
     prices = read_prices(options.prices)
     limits = [name for name in ("max_cost", "episode_cost") if getattr(options, name) is not None]
     if limits:
-        specs = [cell.agent for cell in cells] + [
-            cell.expert.spec for cell in cells if cell.expert and cell.expert.spec
-        ]
-        for spec in specs:
+        for spec in agents:
             if spec.is_endpoint and find_price(spec.target, prices) is None:
                 raise HistobenchError(
                     f"`{limits[0]}` needs the price of {spec.target}; write `{spec.target}: [read, written]` "

@@ -257,7 +257,7 @@ class NeighbourSearch:
         each = self.keys.element_size() * n + 40 * d
         if self.train.device.type != "cpu":
             # Every part waits for the device a few times.
-            rows = max(1, 2 * self.memory // each)
+            rows = max(1, 3 * self.memory // (2 * each))
         elif n * d * queries < _SMALL:
             # One part after the other: the threads of each operation do more than threads with parts.
             rows = max(1, min(self.memory // each, queries))
