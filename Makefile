@@ -75,6 +75,7 @@ docs: $(STAMP)
 check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@if [ "$(VERSION)" = 3.11 ]; then $(BIN)/mypy; else echo "note: types are checked on Python 3.11"; fi
 
 # A small grid, less than 30 minutes on two cores; `make bench BENCH=--full` measures everything.

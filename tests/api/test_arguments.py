@@ -291,6 +291,8 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.plot.embedding("one"), "hb.run keeps them there"),
         (lambda b: b.compare(task="KNN", dataset=Path("data")), "^dataset: expected a text"),
         (lambda b: b.compare(task="Few-shot", setting=3), "^setting: expected a text"),
+        (lambda b: b.plot.similarity("ckaa"), "^measure 'ckaa' is unknown; did you mean cka"),
+        (lambda b: b.plot.similarity(k=0), "^k: expected a whole number of at least 1"),
         (lambda b: b.plot.leaderboard(task="KNN", ax=3), "^ax: expected matplotlib axes, found int"),
         (lambda b: b.report(None), "^folder: expected a path"),
     ],
@@ -306,6 +308,13 @@ def test_one_encoder_may_be_a_string_and_a_task_in_any_case(bench: hb.Benchmark)
     axes = bench.plot.confusion("one", "knn")
     assert axes.get_title() == "one, KNN"
     matplotlib.pyplot.close(axes.figure)
+
+
+def test_what_belongs_to_another_kind_of_encoder_is_refused() -> None:
+    with pytest.raises(hb.HistobenchError, match=r"^weights: the model has its weights already"):
+        hb.create_encoder(lambda images: images, weights="x.pt")
+    with pytest.raises(hb.HistobenchError, match=r"^transform, label: only for a torch\.nn\.Module"):
+        hb.create_encoder("tiny-vl", label="mine")
 
 
 @pytest.mark.slow

@@ -155,6 +155,15 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
         matplotlib.pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
+def test_the_figure_of_similarity_shows_what_the_table_says(bench: hb.Benchmark) -> None:
+    axes = bench.plot.similarity("neighbors", k=3)
+    (value,) = hb.similarity(bench.folder, measures="neighbors", k=3)["value"]
+    assert sorted(text.get_text() for text in axes.texts) == sorted(["1.00", "1.00", *[f"{value:.2f}"] * 2])
+    assert {label.get_text() for label in axes.get_yticklabels()} == {"colors", "tiny-vl"}
+    matplotlib.pyplot.close(axes.figure)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_line_writes_the_same_bytes(

@@ -25,7 +25,6 @@ from PIL import Image
 from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.consult.encoder_views import NAME_LENGTH, Regions
-from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server, region_id
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import digest
 
@@ -47,6 +46,11 @@ PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
 def mcp() -> Any:
     """Imported when a test needs it: every worker imports this file, and few run it."""
     return import_module("mcp")
+
+
+def ours() -> Any:
+    """The server, which imports that package."""
+    return import_module("histobench.consult.mcp_server")
 
 
 completed = in_a_thread(asyncio.run)
@@ -178,7 +182,7 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
         assert go.wait(60)
         raise HistobenchError("no features today")
 
-    server = make_server(OpeningBench(make).start())
+    server = ours().make_server(ours().OpeningBench(make).start())
 
     async def talk() -> tuple[list[Any], Any]:
         told: list[Any] = []
@@ -216,8 +220,8 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
             return np.zeros((8, 8, 3), dtype=np.uint8)
 
     regions: Any = {"test": Regions(), "train": Regions()}
-    bench = Bench(("x", "y"), regions, {})
-    server = make_server(OpeningBench(lambda progress: bench).start())
+    bench = ours().Bench(("x", "y"), regions, {})
+    server = ours().make_server(ours().OpeningBench(lambda progress: bench).start())
     asked = [
         str(secret),
         f"../outside/{secret.name}",
@@ -266,11 +270,13 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
         secret.rename(shown)
     elif way == "pipe":
         os.mkfifo(shown)
-    server = make_server(OpeningBench(lambda progress: Bench(("x",), {"test": regions}, {})).start())
+    server = ours().make_server(
+        ours().OpeningBench(lambda progress: ours().Bench(("x",), {"test": regions}, {})).start()
+    )
 
     async def talk() -> list[Any]:
         async with mcp().Client(server) as client:
-            asked = {"region": region_id(name)}
+            asked = {"region": ours().region_id(name)}
             return [await client.call_tool(tool, asked) for tool in ("region_image", "measure")]
 
     for result in completed(talk()):
@@ -280,4 +286,4 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
 
 def test_thumbnails_of_noise_are_small() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (1000, 1000, 3), dtype=np.uint8)
-    assert len(_thumbnail(noise)) <= 30_000
+    assert len(ours()._thumbnail(noise)) <= 30_000

@@ -189,7 +189,7 @@ def test_a_metric_from_outside_has_its_own_label_and_direction_on_the_pages(
 ) -> None:
     facts = Metric("stain_gap", "", lower_is_better=True, label="stain gap", title="gap between stains")
     monkeypatch.setitem(catalogue._BY_NAME, "stain_gap", facts)
-    monkeypatch.setattr(report_table, "_OF_CLASSES", (*report_table._OF_CLASSES, "stain_gap"))
+    monkeypatch.setattr(report_table, "_LEADERBOARD", (*report_table._LEADERBOARD, "stain_gap"))
     data = simulated.SimulatedSet.of_size("clinic", 60, classes=("benign", "malignant"))
     for encoder, gap in (("wide", 0.75), ("narrow", 0.25)):
         simulated.write_run(tmp_path / "results" / encoder, data, "KNN", encoder=encoder, skill=2.0)
@@ -299,6 +299,7 @@ def test_what_the_evaluation_warned_of_stands_above_the_numbers(
     expect(page.locator(".notice.warning")).to_have_text(warning)
 
 
+@pytest.mark.nightly
 def test_the_page_follows_a_run_that_is_going_on(
     results: Path, tmp_path: Path, open_page: Open, expect: Any
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.nightly
 def test_the_page_fits_a_phone(site: Path, open_page: Open, drawn: Drawn, scheme: str) -> None:
     size = {"width": 390, "height": 844}
     page = open_page(site, "#/consult", viewport=size, color_scheme=scheme, has_touch=True)

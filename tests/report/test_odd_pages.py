@@ -40,6 +40,7 @@ def odd_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType) ->
     return build_site(folder / "results", folder / "site")
 
 
+@pytest.mark.nightly
 def test_only_runs_that_were_read_are_offered_for_comparison(
     odd_site: Path, open_page: Open, expect: Any
 ) -> None:
@@ -65,6 +66,7 @@ def test_repeated_names_in_the_same_order_are_the_same_images(
     expect(shown).to_contain_text(f"Only resnet50 right ({counts[1]})")
 
 
+@pytest.mark.nightly
 def test_one_image_has_no_curves_because_it_is_of_one_class(
     odd_site: Path, open_page: Open, expect: Any
 ) -> None:

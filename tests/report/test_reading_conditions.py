@@ -93,6 +93,7 @@ FAINT = """() => {
         ("#/episode/agent-x + judge (no_GT-textual), k = 5/0", ".talk"),
     ],
 )
+@pytest.mark.nightly
 def test_all_text_can_be_read(
     site: Path, open_page: Open, drawn: Drawn, place: str, proof: str, theme: str
 ) -> None:

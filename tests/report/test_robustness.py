@@ -215,6 +215,7 @@ def test_a_reader_sees_sites_stress_and_the_worst_images(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_registered_pairs_have_a_table_of_their_own_after_the_sites(tmp_path: Path, open_page: Any) -> None:
     for encoder in ("one", "two"):
         parts = [features(split, encoder, 0.0) for split in ("train", "test")]

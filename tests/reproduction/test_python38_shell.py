@@ -117,6 +117,7 @@ def test_what_has_gone_since_can_be_used_as_in_the_recordings(ipython_pool: Sand
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_session_that_was_ended_and_begun_again_still_behaves_like_the_recorded_ones(
     ipython_pool: SandboxPool,
 ) -> None:

@@ -167,15 +167,11 @@ def robustness(
     """
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import robustness_tables, summarise
-    from histobench.roi.evaluation.robustness import (
-        RobustnessOptions,
-        RobustnessResult,
-        joined_splits,
-        measure_columns,
-    )
+    from histobench.roi.evaluation.robustness import RobustnessOptions, joined_splits, measure_columns
     from histobench.roi.features.feature_file import fingerprint_of
     from histobench.roi.results.layout import RunIdentity
     from histobench.roi.results.robustness_files import load_robustness, write_robustness
+    from histobench.roi.robustness.pack import RobustnessResult
 
     options = RobustnessOptions(
         k=None if k is None else whole_number(k, "k", least=1),

@@ -79,10 +79,11 @@ def robustness_command(args: argparse.Namespace) -> int:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
-    from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult, measure_columns
+    from histobench.roi.evaluation.robustness import RobustnessOptions, measure_columns
     from histobench.roi.features.feature_file import fingerprint_of
     from histobench.roi.results.layout import RunIdentity
     from histobench.roi.results.robustness_files import write_robustness
+    from histobench.roi.robustness.pack import RobustnessResult
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))

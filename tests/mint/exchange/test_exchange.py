@@ -50,6 +50,7 @@ def test_a_dataset_folder_holds_every_conversation(finished: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_logs_of_inspect_come_back_as_the_same_outcomes(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("inspect_ai")
     export(finished, "inspect", tmp_path / "logs")

@@ -54,6 +54,7 @@ def _python(code: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.usefixtures("needs_sandbox")
+@pytest.mark.nightly
 def test_an_installed_package_brings_a_dataset_with_its_tool(environment: dict[str, str]) -> None:
     name, family, count, prompt, state = json.loads(_python(EPISODE, environment).splitlines()[-1])
     assert (name, family, count) == ("microns", "microns", 2)

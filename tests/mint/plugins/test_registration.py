@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,30 @@ def test_a_plug_in_that_is_no_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -
     _entry(monkeypatch, "histobench.tools", "pathlib:Path")
     with pytest.raises(HistobenchError, match="not a Tool class"):
         datasets.plugin_tools()
+
+
+def test_a_plug_in_that_is_no_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _entry(monkeypatch, "histobench.tasks", "pathlib:Path")
+    with pytest.raises(HistobenchError, match="not a Task class"):
+        datasets.plugin_tasks()
+
+
+def test_an_unknown_tool_gets_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    _entry(monkeypatch, "histobench.tools", "histobench.mint.tools.wikipedia_search:WikipediaQueryRun")
+    assert datasets.get_plugin_tool("wikipedia_search").name == "wikipedia_search"
+    with pytest.raises(HistobenchError, match="unknown tool 'wikipedia'; did you mean wikipedia_search"):
+        datasets.get_plugin_tool("wikipedia")
+
+
+def test_a_module_that_fails_leaves_the_path_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_example.py").write_text("1 / 0\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    with pytest.raises(HistobenchError, match="cannot import broken_example: ZeroDivisionError"):
+        import_class("broken_example", "Task")
+    assert sys.path == before
 
 
 def test_an_unknown_dataset_gets_a_suggestion() -> None:

@@ -90,6 +90,22 @@ def test_texts_that_are_put_together_are_read(tmp_path: Path) -> None:
     }
 
 
+def test_texts_that_are_not_there_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(
+        "END = 'b'\nclass A:\n    name = 'a' + END\n    signature = 'a' + other\n    description = f()\n",
+        encoding="utf-8",
+    )
+    source = LiteralSource(path)
+    assert source.class_texts() == {"ab": {"name": "ab"}}
+    with pytest.raises(HistobenchError, match="no class B"):
+        source.prefix_in_class("B")
+    with pytest.raises(HistobenchError, match="no text is put before the prompt in A"):
+        source.prefix_in_class("A")
+    with pytest.raises(HistobenchError, match="no text with 'x' in a function f"):
+        source.first_text_in_function("f", "x")
+
+
 def test_a_folder_that_is_no_download_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HistobenchError, match="`prompts_dir`"):
         PublishedWording(tmp_path)

@@ -60,7 +60,7 @@ def test_the_zoo_has_all_encoders_of_the_contract_and_many_more() -> None:
     assert len(ZOO) >= 46
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_kind(ZOO, whole=True))
 def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[str], Any]) -> None:
@@ -75,7 +75,7 @@ def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[s
         assert cost.params == pytest.approx(count(facts["params"]), abs=rounding(facts["params"]))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_kind(WITH_LAYOUT, whole=True))
 def test_full_size_network_has_the_published_tensors(name: str, published: Callable[[str], Any]) -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
     assert encoder.identity["weights"].startswith("sha256:")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", by_kind([name for name in ZOO if name not in WITH_LAYOUT or ZOO[name].variants])

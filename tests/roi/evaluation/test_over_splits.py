@@ -199,6 +199,7 @@ def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> N
         hb.compare(results, splits=True, task="KNN", test="bootstrap")
 
 
+@pytest.mark.nightly
 def test_python_compares_leave_one_group_out_like_one_test_set(tmp_path: Path) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         evaluate_over_splits(request_of(tmp_path, encoder, skill), Scheme(1, 0))

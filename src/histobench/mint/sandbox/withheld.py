@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import histobench
 from histobench.core.version import installed_entry_points
 from histobench.mint.sandbox.interpreter import is_beneath, needed_folders
 
@@ -23,7 +22,7 @@ def withheld_paths(more: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
     and results; one in which the interpreter itself lies cannot be withheld as a whole.
     """
     here = Path.cwd()
-    wanted = [Path(histobench.__file__).parent, here, here / _DATA, *_plugin_places(), *map(Path, more)]
+    wanted = [Path(__file__).parents[2], here, here / _DATA, *_plugin_places(), *map(Path, more)]
     real = {os.path.realpath(path) for path in wanted if path.exists()}
     needed = [os.path.realpath(folder) for folder in needed_folders()]
     return sorted(path for path in real if not any(is_beneath(folder, path) for folder in needed))

@@ -24,7 +24,7 @@ from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
 from histobench.roi.robustness.neighbours import Ints
-from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
+from histobench.roi.robustness.pack import Pack, RobustnessResult, Tissue, measure_robustness
 from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register
 from histobench.roi.robustness.probes import FitSites, FitWithout
 
@@ -35,19 +35,6 @@ NO_SITES = (
     "the features name no site; give the dataset a column such as site, scanner or stain, or `site_regex`, "
     "and extract again"
 )
-
-
-@dataclass(frozen=True)
-class RobustnessResult:
-    """The pack by one site column, and what it was measured on."""
-
-    column: str
-    pack: Pack
-    tissue: Tissue
-    images: str  # names the images, their labels, sites and groups
-    confounding: float  # Cramer's V of label and site; NaN where there is none
-    caveats: tuple[str, ...]
-    reason: str = ""  # why the column has no number for any encoder; empty where it has some
 
 
 @dataclass(frozen=True)

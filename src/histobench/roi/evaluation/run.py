@@ -17,7 +17,6 @@ from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.robustness import RobustnessResult
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset
@@ -25,6 +24,7 @@ from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.writer import write_attention, write_episodes, write_task
+from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import CLASS, UNTRAINED, canonical_task, not_applicable
 
 log = logging.getLogger(__name__)

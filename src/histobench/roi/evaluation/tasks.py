@@ -8,12 +8,13 @@ from histobench.roi.evaluation.context import Context, TaskResult
 from histobench.roi.evaluation.few_shot import run_few_shot
 from histobench.roi.evaluation.patients import run_patient
 from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
-from histobench.roi.evaluation.robustness import RobustnessResult, run_robustness
+from histobench.roi.evaluation.robustness import run_robustness
 from histobench.roi.evaluation.target_tasks import run_target
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
 from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.knn import knn, prototype, retrieval
+from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, PATIENT, ROBUSTNESS, TARGETS, ZERO_SHOT
 
 

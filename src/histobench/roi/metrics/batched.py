@@ -247,7 +247,7 @@ def tally_resamples(
 
     # Per resample and thread: its weights, and the largest [groups, thresholds] table with its copies.
     largest = max(
-        [r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]]
+        r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]
     )
     cost = 8 * (n + 2 * largest)
     chunk = max(1, min(memory // threads // cost, max(_LEAST, _CACHE // cost)))

@@ -20,7 +20,7 @@ from histobench.roi.robustness.leaving_out import METHOD
 from histobench.roi.task_catalogue import ROBUSTNESS as TASK
 
 if TYPE_CHECKING:
-    from histobench.roi.evaluation.robustness import RobustnessResult
+    from histobench.roi.robustness.pack import RobustnessResult
 
 _LEFT_OUT = "_left_out.npz"
 

@@ -84,6 +84,19 @@ class Pack:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RobustnessResult:
+    """The pack by one site column, and what it was measured on."""
+
+    column: str
+    pack: Pack
+    tissue: Tissue
+    images: str  # names the images, their labels, sites and groups
+    confounding: float  # Cramer's V of label and site; NaN where there is none
+    caveats: tuple[str, ...]
+    reason: str = ""  # why the column has no number for any encoder; empty where it has some
+
+
 def measure_robustness(
     features: NDArray[np.floating],
     tissue: Tissue,

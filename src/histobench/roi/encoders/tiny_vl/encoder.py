@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.base import BasePatchEncoder, PromptEncoder, Prompts
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zoo_encoder import PromptEncoder, Prompts
 
 # The network: a small convolutional image tower, a one-block text tower, one shared space.
 
