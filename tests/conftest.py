@@ -122,15 +122,12 @@ def pytest_collection_finish() -> None:
     for logger in list(logging.Logger.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):
             logger.propagate = True
-    gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def pytest_unconfigure() -> None:
     NO_FLUSH.undo()
-    gc.unfreeze()
-    gc.enable()
 
 
 def _processor_seconds() -> float:

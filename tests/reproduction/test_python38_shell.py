@@ -10,6 +10,8 @@ from histobench.mint.sandbox import SandboxPool, open_sandbox
 from histobench.mint.tools.python_tool import PythonREPL
 from reproduction.gates import NATIVE, RecordedREPL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ipython_pool(needs_sandbox: None) -> Iterator[SandboxPool]:

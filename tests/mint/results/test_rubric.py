@@ -116,6 +116,7 @@ def test_graders_are_held_against_a_person(
     assert {path: path.read_bytes() for path in results.rglob("*.jsonl")} == before
 
 
+@pytest.mark.slow
 def test_a_limit_of_cost_keeps_what_was_graded(
     results: Path, tmp_path: Path, server: Any, replies: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
