@@ -10,6 +10,7 @@ import os
 import random
 import re
 import resource
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # No test cuts the power, and a killed process loses nothing that it has written: half of the waiting of a
     # small run was for the disk.
     NO_FLUSH.setattr(os, "fsync", lambda descriptor: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is in the background of a script, and in every process that is started there.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "not slow":
         settings.load_profile("fast")
     elif config.option.markexpr == "not nightly":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import NearestNeighbors
@@ -14,7 +15,7 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison import similarity as module
-from histobench.roi.comparison.similarity import debiased_cka, similarity
+from histobench.roi.comparison.similarity import debiased_cka, neighbors_of, similarity
 
 Floats = NDArray[np.float64]
 
@@ -64,6 +65,15 @@ def test_independent_features_have_a_cka_of_zero_although_they_are_as_wide_as_lo
     draw = np.random.default_rng(1)
     values = [debiased_cka(draw.normal(size=(60, 60)), draw.normal(size=(60, 60))) for _ in range(40)]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40)
+
+
+def test_no_image_is_its_own_neighbor_however_many_copies_it_has() -> None:
+    rows = torch.tensor(np.random.default_rng(0).normal(size=(12, 3)))
+    rows[4:10] = rows[3]
+    near = neighbors_of(rows, 3)
+    assert near.shape == (12, 3)
+    assert not (near == np.arange(12)[:, None]).any()
+    assert set(near[9]) <= set(range(3, 9))
 
 
 def test_neighbors_and_errors_against_scikit_learn() -> None:

@@ -56,9 +56,7 @@ def plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Plan:
     monkeypatch.setattr(shard_sizes, "CPU_SHARD_IMAGES", 32)
-    monkeypatch.setattr(
-        content_hashes, "SETTLED_NS", -(10**18)
-    )  # the files are new, and trusted all the same
+    monkeypatch.setattr(content_hashes, "SETTLED_NS", -1)  # the files of a test are a moment old
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     plan = read_plan(write_plan(tiles(60)))
     return replace(plan, encoders=plan.encoders[:1], tasks=("KNN",))
@@ -125,7 +123,7 @@ def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
 
 @pytest.mark.slow
 def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed_again(
-    plan: Plan, hands: Any, large: None, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, hands: Any, large: None, reads: list[str], tmp_path: Path
 ) -> None:
     run_plan(plan, engine=hands(until="prepare"))
     folder = latest(plan.results)
@@ -146,7 +144,9 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
     assert (given.keys, given.refs, given.unreadable) == (alone.keys, alone.refs, alone.unreadable)
     assert list(given.unreadable) == [gone]
     # A file that was changed a moment ago is not trusted by others either.
-    monkeypatch.setattr(content_hashes, "SETTLED_NS", 10**18)
+    for path in paths:
+        if path.exists():
+            os.utime(path, (time.time() + 3600,) * 2)
     run_plan(replace(plan, settings=replace(plan.settings, no_cache=True)), engine=hands(until="prepare"))
     folder = latest(plan.results)
     prepare = next(unit for unit in folder.units() if unit.kind == "prepare")
@@ -290,7 +290,7 @@ def archives(folder: Path) -> RoiDataset:
 def test_units_read_an_archive_together_and_find_what_one_process_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:
-    monkeypatch.setattr(content_hashes, "SETTLED_NS", -(10**18))
+    monkeypatch.setattr(content_hashes, "SETTLED_NS", -1)
     monkeypatch.setattr(hashing, "LARGE", 1)
     monkeypatch.setattr(hashing, "IMAGES_PER_UNIT", 25)
     dataset = archives(tmp_path)

@@ -104,11 +104,16 @@ class DatasetTable:
     n_groups: int | None
     resampled: str  # what was left out, or drawn again, in words
     n_resamples: int  # 0 where nothing was drawn
-    test: str  # one of `pair_tests.TEST_NAMES`
+    test: str  # one of `pairs.TESTS`
     notes: tuple[str, ...] = ()
     standings: Standings | None = (
         None  # None with fewer than two values, without spread, or where another test decides
     )
+
+    @property
+    def decides_together(self) -> bool:
+        """Whether intervals that hold for all pairs together (max-t) decide; else p-values after Holm do."""
+        return self.test == "jackknife"
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""

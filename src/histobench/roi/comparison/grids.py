@@ -52,7 +52,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
-        if pair is not None and table.test == "jackknife":
+        if pair is not None and table.decides_together:
             tail = (
                 shown(pair.difference, pair.simultaneous, digits=digits),
                 shown_p(pair.p_simultaneous) + (" *" if pair.holds else ""),
@@ -69,7 +69,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         rows.append((rank, entry.name, value, *ranks, *tail))
     starred = (
         (f"* differs from the best after Holm correction at {comparison.alpha:g}",)
-        if table.pairs and table.test != "jackknife"
+        if table.pairs and not table.decides_together
         else ()
     )
     return Grid(
@@ -80,7 +80,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             f"value [{level}]",
             *(() if standings is None else ("ranks",)),
             f"difference to best [{level}]",
-            "p (max-t)" if table.test == "jackknife" else "p (Holm)",
+            "p (max-t)" if table.decides_together else "p (Holm)",
         ),
         rows=tuple(rows),
         notes=(
@@ -138,8 +138,8 @@ def combination_words(comparison: Comparison, table: DatasetTable, *, digits: in
     for both, sentence in beaten_parts(values, difference, lower=comparison.lower_is_better):
         pair = None if both is None else table.pair(*both)
         if pair is not None:
-            interval = pair.simultaneous if table.test == "jackknife" else pair.interval
-            p = pair.p_simultaneous if table.test == "jackknife" else pair.p_adjusted
+            interval = pair.simultaneous if table.decides_together else pair.interval
+            p = pair.p_simultaneous if table.decides_together else pair.p_adjusted
             sentence += f": {shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
         words.append(sentence)
     return words
@@ -207,7 +207,7 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
         notes=(
             f"* differ: the interval that holds together with those of all other pairs "
             f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
-            if table.test == "jackknife"
+            if table.decides_together
             else f"* differ after Holm correction at {comparison.alpha:g}",
         ),
     )
@@ -356,7 +356,7 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
-    if table.test == "jackknife":
+    if table.decides_together:
         unit = "image" if table.n_groups is None else "group"
         largest = "" if len(table.pairs) == 1 else f" for the largest of {pairs}"
         tested = f"; differences: leaving out one {unit} at a time, Student's t{largest}"

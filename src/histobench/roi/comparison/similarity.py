@@ -20,14 +20,13 @@ from histobench.core.devices import spread
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.similarity_table import MEASURES, Similarity
 from histobench.roi.features.feature_file import FeatureSet, load
+from histobench.roi.protocols.neighbours import Centring, nearest
 from histobench.statistics.jackknife import t_quantile
 
 #: Groups above this number are left out several at a time: the jackknife of blocks.
 MOST_BLOCKS = 200
 #: Feature sets up to this many numbers are multiplied in double precision.
 DOUBLE = 20_000_000
-#: Products of rows that are in memory at a time.
-PRODUCTS = 2**25
 #: Numbers of the blocks' products that are kept instead of being computed twice.
 KEPT = 2**29
 
@@ -272,16 +271,10 @@ def _ratio(cross: Floats, first: Floats, second: Floats) -> Floats:
 
 def neighbors_of(rows: Tensor, k: int) -> NDArray[np.int64]:
     """The k images [n, k] with the largest cosine to each image, itself left out."""
-    unit = torch.nn.functional.normalize(rows.float() - rows.float().mean(0), dim=1)
-    step = max(1, PRODUCTS // len(unit))
-    found = []
-    for start in range(0, len(unit), step):
-        products = unit[start : start + step] @ unit.T
-        own = torch.arange(len(products))
-        products[own, own + start] = -torch.inf
-        found.append(products.topk(k, dim=1).indices)
-    near: NDArray[np.int64] = torch.cat(found).numpy()
-    return near
+    near = nearest(rows, rows, k=k + 1, centring=Centring.of(rows)).index.sort(dim=1).values
+    own = near == torch.arange(len(near))[:, None]
+    own[~own.any(1), -1] = True  # an image with more than k copies before it
+    return near[~own].view(len(near), k).numpy()
 
 
 def shared_neighbors(first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:

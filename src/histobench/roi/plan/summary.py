@@ -283,7 +283,7 @@ def _cells(table: DatasetTable, wanted: Wanted) -> dict[str, OverviewCell]:
     cells = {}
     for entry in shown:
         pair = None if best is None else table.pair(best, entry.name)
-        tested = pair is not None and (pair.simultaneous.low is not None or table.test != "jackknife")
+        tested = pair is not None and (pair.simultaneous.low is not None or not table.decides_together)
         mark = TIED if tested and pair is not None and not pair.holds else ""
         mark = BEST if entry.name == best and len(shown) > 1 else mark
         cells[entry.name] = OverviewCell(entry.value, entry.interval.low, entry.interval.high, mark)
