@@ -406,6 +406,16 @@ def import_command(args: argparse.Namespace) -> None:
 # `histobench mint grade`.
 
 SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
+_OUTPUT = "grades"
+#: Options of `mint run` that grading has, too, with other words where they mean something else.
+_OF_A_RUN = {
+    "output": "folder of the grades",
+    "limit": "grade only the first N answers",
+    "concurrency": "answers that are graded at the same time",
+    "max_cost": "",
+    "max_tokens": "",
+    "prices": "",
+}
 
 
 def grade_flags(parser: argparse.ArgumentParser) -> None:
@@ -428,19 +438,11 @@ def grade_flags(parser: argparse.ArgumentParser) -> None:
 
 def _options_of_grading() -> list[Declared]:
     """The options of `mint run` that grading has, too."""
-    said = {
-        "output": "folder of the grades",
-        "limit": "grade only the first N answers",
-        "concurrency": "answers that are graded at the same time",
-        "max_cost": None,
-        "max_tokens": None,
-        "prices": None,
-    }
-    found = {each.name: each for each in options_of(RunOptions) if each.name in said}
-    for name, text in said.items():
-        if text is not None:
+    found = {each.name: each for each in options_of(RunOptions) if each.name in _OF_A_RUN}
+    for name, text in _OF_A_RUN.items():
+        if text:
             found[name] = replace(found[name], said=replace(found[name].said, help=text, default_text=None))
-    found["output"] = replace(found["output"], default="grades")
+    found["output"] = replace(found["output"], default=_OUTPUT)
     return list(found.values())
 
 
@@ -463,10 +465,10 @@ def grade_command(args: argparse.Namespace) -> int:
     from histobench.mint.agents.completion import Sampling
     from histobench.mint.agents.factory import open_player
     from histobench.mint.agents.spec import parse_agent
-    from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric
+    from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric, write_sample
     from histobench.mint.runs.play import open_terms
 
-    options = RunOptions.of(args)
+    options = RunOptions.of(argparse.Namespace(**{name: getattr(args, name) for name in _OF_A_RUN}))
     specs = [parse_agent(text) for text in args.grader]
     for spec, times in Counter(map(str, specs)).items():
         if times > 1:
@@ -476,7 +478,7 @@ def grade_command(args: argparse.Namespace) -> int:
     answers = read_answers(args.results)[: args.limit]
     if not answers:
         raise HistobenchError(f"no episode in {args.results} has given an answer")
-    output = Path(args.output)
+    output = Path(options.output or _OUTPUT)
     terms = open_terms(options, output, specs)
     sampling = Sampling(max_tokens=options.max_tokens)
     graders = {str(spec): open_player(spec, terms, sampling=sampling, stop=()) for spec in specs}
@@ -488,11 +490,13 @@ def grade_command(args: argparse.Namespace) -> int:
         if terms.cache is not None:
             terms.cache.close()
     if graded:
-        _keep(output, graded, args)
+        _keep(output, graded)
         _print(graded, rubric, agreements(graded, labels))
     if stopped:
-        say(f"stopped after {len(graded)} of {len(answers)} answers: {stopped}")
+        say(f"stopped: {stopped}")
         return INCOMPLETE
+    if not (output / SAMPLE).exists():  # a person may be at work on it
+        write_sample(output / SAMPLE, graded, args.sample, seed=args.seed)
     if not labels:
         whole_lines().print(
             f"Next: fill the column `label` of {output / SAMPLE}, then repeat with --labels to check the "
@@ -502,18 +506,16 @@ def grade_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _keep(output: Path, graded: Sequence[Graded], args: argparse.Namespace) -> None:
+def _keep(output: Path, graded: Sequence[Graded]) -> None:
     import json
 
     from histobench.core.files import atomic_path
-    from histobench.mint.rubric import write_grades, write_sample
+    from histobench.mint.rubric import write_grades
 
     write_grades(output / GRADES, graded)
     with atomic_path(output / CALLS) as temporary:
         lines = [json.dumps(call, default=str) for row in graded for call in row.calls]
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    if not (output / SAMPLE).exists():  # a person may be at work on it
-        write_sample(output / SAMPLE, graded, args.sample, seed=args.seed)
 
 
 def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:
@@ -529,7 +531,7 @@ def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, s
     for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items():
         rates.add_row(run, name, str(n), f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}")
     whole_lines().print(rates)
-    ungraded = sum(said is None for row in graded for said in row.grades.values())
+    ungraded = sum(row.grades[call["grader"]] is None for row in graded for call in row.calls)
     if ungraded:
         whole_lines().print(f"{ungraded} replies gave no grade of the rubric and are left out")
     for problem in sorted({problem for row in graded for problem in row.problems})[:5]:

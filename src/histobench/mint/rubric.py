@@ -173,7 +173,8 @@ def grade(
 ) -> tuple[list[Graded], str]:
     """Ask every grader about every answer, each question on its own.
 
-    Gives the answers that all graders were asked about, and why not all are there: `max_cost` was reached.
+    Gives the graded answers, and why not all are there: `max_cost` was reached. What is known already costs
+    nothing and is there all the same.
     """
     stopped: list[str] = []
 
@@ -182,8 +183,7 @@ def grade(
         problems: list[str] = []
         calls: list[Mapping[str, Any]] = []
         for name, player in graders.items():
-            if stopped:
-                return None
+            grades[name] = None
             agent = player.open(EpisodeKey(answer.dataset, answer.task_id, answer.repeat))
             question = rubric.question(answer)
             said = ""
@@ -196,14 +196,14 @@ def grade(
                 problems.append(f"{name}: {error}")
             except CostLimitError as error:
                 stopped.append(str(error))
-                return None
+                continue
             finally:
                 agent.close()
             grades[name] = rubric.read(said)
             calls.append(
                 {"id": answer.id, "grader": name, "prompt": question, "reply": said, "turns": agent.turns}
             )
-        return Graded(answer, grades, tuple(problems), tuple(calls))
+        return Graded(answer, grades, tuple(problems), tuple(calls)) if calls else None
 
     with ThreadPoolExecutor(concurrency) as threads:
         graded = [row for row in threads.map(one, answers) if row is not None]

@@ -118,14 +118,25 @@ def test_graders_are_held_against_a_person(
 
 @pytest.mark.slow
 def test_a_limit_of_cost_keeps_what_was_graded(
-    results: Path, tmp_path: Path, server: Any, replies: Any, capsys: pytest.CaptureFixture[str]
+    results: Path,
+    tmp_path: Path,
+    server: Any,
+    replies: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
     server.answer = scripted(replies, asked)
-    (tmp_path / "prices.yaml").write_text("exact: [100, 100]\n")
+    monkeypatch.chdir(tmp_path)  # where the folder `grades` is made
+    (tmp_path / "prices.yaml").write_text("exact: [100, 100]\nmoody: [100, 100]\n")
     command = ["mint", "grade", str(results), "--rubric", str(tmp_path / "rubric.yaml")]
-    command += [f"--grader=openai:exact@{server.url}", "-o", str(tmp_path / "grades"), "--max-tokens", "64"]
+    command += [f"--grader=openai:exact@{server.url}", "--max-tokens", "64"]
     command += ["--prices", str(tmp_path / "prices.yaml"), "--concurrency", "1", "--max-cost"]
+
+    def rows(name: str) -> list[dict[str, str]]:
+        with (tmp_path / "grades" / name).open() as file:
+            return list(csv.DictReader(file))
+
     capsys.readouterr()
     assert main([*command, "0"]) == 2
     assert "a number above 0" in capsys.readouterr().err
@@ -133,12 +144,19 @@ def test_a_limit_of_cost_keeps_what_was_graded(
     said = " ".join(capsys.readouterr().out.split())
     some = len(asked)
     assert 0 < some < 30
-    assert f"stopped after {some} of 30 answers" in said
+    assert "stopped: $" in said
     assert "higher `max_cost`" in said
-    with (tmp_path / "grades" / "grades.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == some
+    assert len(rows("grades.csv")) == some
+    assert not (tmp_path / "grades" / "sample.csv").exists()
     assert main([*command, "100"]) == 0
     assert len(asked) == 30  # nothing was asked twice
+    assert len(rows("grades.csv")) == len(rows("sample.csv")) == 30
+    # Another grader that cannot be paid takes nothing away from the first.
+    capsys.readouterr()
+    assert main([*command, "0.01", f"--grader=openai:moody@{server.url}"]) == 1
+    assert "gave no grade" not in capsys.readouterr().out
+    assert [row[f"openai:exact@{server.url}"] for row in rows("grades.csv")].count("") == 0
+    assert len(asked) == 30
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ throughout.
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -222,6 +223,17 @@ class NeighbourSearch:
             unit[steep] = self.centring.apply(rows[steep], dtype=torch.float32)
         return unit
 
+    @functools.cached_property
+    def _first_of_its_kind(self) -> Tensor:
+        """Of every training row the first one with the same bytes: copies are compared once [n]."""
+        seen: dict[bytes, int] = {}
+        rows = self.train.contiguous().view(torch.uint8).cpu().numpy()
+        first = [
+            seen.setdefault(hashlib.blake2b(row, digest_size=16).digest(), place)
+            for place, row in enumerate(rows)
+        ]
+        return torch.tensor(first, device=self.train.device)
+
     @property
     def _step(self) -> int:
         return _CACHE if self.train.device.type == "cpu" else self.memory // 4
@@ -308,7 +320,8 @@ class NeighbourSearch:
             # More candidates than were kept: take every row that could be among the nearest.
             least = found.edge[q] - found.margin[q]
             among = torch.nonzero(found.products.row(q).double() >= least).flatten()
-            exact = self._exact(found, torch.full_like(among, q), among)
+            different, copies = torch.unique(self._first_of_its_kind[among], return_inverse=True)
+            exact = self._exact(found, torch.full_like(different, q), different)[copies]
             best = exact.argsort(descending=True, stable=True)[:k]
             index[q] = among[best]
             if ranked:
