@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,42 +14,67 @@ import histobench
 
 SOURCE = Path(histobench.__file__).parent
 NAMES_THAT_EXPLAIN_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
-#: Brackets of foreign text would be read as markup; cli/terminal.py opens the consoles.
-MARKUP = re.compile(r"\bConsole\(|markup=True|\bfrom_markup\(|\brender_markup\(")
-COLUMN = re.compile(r"\bTextColumn\(([^()]*)\)")
-IMPORTED = re.compile(r"^\s*from histobench[\w.]* import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
-def _marked_up(text: str) -> list[str]:
-    columns = [match[1] for match in COLUMN.finditer(text)]
-    return MARKUP.findall(text) + [each for each in columns if "{" in each and "markup=False" not in each]
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """Imports and calls: all that these tests look at."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
 
 
 def test_no_file_has_a_name_that_explains_nothing() -> None:
     assert not {path.stem for path in SOURCE.rglob("*.py")} & NAMES_THAT_EXPLAIN_NOTHING
 
 
-def test_no_file_opens_a_console_of_its_own_or_takes_brackets_for_markup() -> None:
-    sample = (
-        "Console()\nTextColumn(\n '{task[0]}',\n)\nshow('[b]', markup=True)\nTextColumn('{x}', markup=False)"
-    )
-    assert len(_marked_up(sample)) == 3
+@pytest.mark.slow
+def test_nothing_private_is_imported_from_another_package() -> None:
+    """Such names change without notice; attributes are checked by ruff (SLF001)."""
+    found = set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in _nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [part for alias in node.names for part in alias.name.split(".")]
+            else:
+                continue
+            found |= {f"{path.relative_to(SOURCE).as_posix()}: {name}" for name in names if _is_private(name)}
+    assert found == set()
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def _consoles(path: Path) -> list[str]:
+    """Where a file opens a console, or takes brackets in a text for markup; ruff watches over `print`."""
+    found = []
+    for node in _nodes(path):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name not in ("Console", "from_markup", "render_markup", "TextColumn") and not any(
+            keyword.arg == "markup" for keyword in node.keywords
+        ):
+            continue
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if name in ("Console", "from_markup", "render_markup") or keywords.get("markup") == "True":
+            found.append(f"{node.lineno}: {ast.unparse(node)[:60]}")
+        if name == "TextColumn" and "{" in ast.unparse(node.args[0]) and keywords.get("markup") != "False":
+            found.append(f"{node.lineno}: {ast.unparse(node)[:60]} without markup=False")
+    return found
+
+
+@pytest.mark.slow
+def test_no_file_opens_a_console_of_its_own(tmp_path: Path) -> None:
+    """`say`, `open_terminal` and `labelled` of cli/terminal.py: foreign text is escaped there."""
+    sample = tmp_path / "sample.py"
+    sample.write_text("rich.console.Console()\nTextColumn('{task}')\nshow('[b]', markup=True)\n")
+    assert len(_consoles(sample)) == 3
     paths = [path for path in SOURCE.rglob("*.py") if path.parent.name != "guest"]
-    assert not [path for path in paths if _marked_up(path.read_text(encoding="utf-8"))]
-
-
-def test_no_file_imports_private_names_of_another() -> None:
-    """Those of other packages are found by ruff (PLC2701), which is lenient with our own."""
-
-    def private(text: str) -> list[str]:
-        names = re.findall(r"\w+", " ".join(IMPORTED.findall(text)))
-        return [name for name in names if name.startswith("_") and not name.startswith("__")]
-
-    assert private("from histobench.a import b, _c\n    from histobench import (\n    _d,\n)\n") == [
-        "_c",
-        "_d",
-    ]
-    assert not {path: found for path in SOURCE.rglob("*.py") if (found := private(path.read_text("utf-8")))}
+    found = {path.relative_to(SOURCE).as_posix(): places for path in paths if (places := _consoles(path))}
+    assert not found
 
 
 @pytest.mark.parametrize(

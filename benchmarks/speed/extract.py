@@ -129,10 +129,12 @@ def measure_pipeline(
         # As a run does it, low precision is tried on some of the images first.
         sample = [locate(image.path) for image in dataset.splits["test"][:TRIAL_IMAGES]]
         stage = Stage([track], settings, device, [case.images], sample)
-        ceiling = 0.0 if on_cpu else measure_ceiling(stage, case, seconds=4.0)
-        if on_cpu:  # the first batch compiles the network
+        ceiling = 0.0
+        if on_cpu:  # the first image compiles the network, for a whole batch
             forward = stage.forwards[0]
-            forward.finish(forward.start(torch.zeros(8, case.size, case.size, 3, dtype=torch.uint8), 8))
+            forward.finish(forward.start(torch.zeros(1, case.size, case.size, 3, dtype=torch.uint8), 1))
+        else:
+            ceiling = measure_ceiling(stage, case, seconds=4.0)
         warm_up(pool, dataset)
         ready = time.perf_counter() - began
         stage.forwards[0].seconds = 0.0

@@ -407,7 +407,7 @@ def import_command(args: argparse.Namespace) -> None:
 
 SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
 _OUTPUT = "grades"
-#: Options of `mint run` that grading has, too, with other words where they mean something else.
+#: The options that `mint grade` shares with `mint run`; with help where they mean something else.
 _OF_A_RUN = {
     "output": "folder of the grades",
     "limit": "grade only the first N answers",
@@ -437,7 +437,7 @@ def grade_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _options_of_grading() -> list[Declared]:
-    """The options of `mint run` that grading has, too."""
+    """The options that `mint grade` shares with `mint run`."""
     found = {each.name: each for each in options_of(RunOptions) if each.name in _OF_A_RUN}
     for name, text in _OF_A_RUN.items():
         if text:
