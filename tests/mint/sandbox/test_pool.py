@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import signal
@@ -246,6 +247,9 @@ def test_what_a_killed_sandbox_left_is_removed_at_the_next_start(
     (tmp_path / "kept").mkdir()
     (left,) = (path for path in tmp_path.glob("histobench-scratch-*") if not path.is_symlink())
     assert list(left.rglob("c"))
+    descriptor = os.open(left, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits until the last of the killed processes has ended
+    os.close(descriptor)
     with open_sandbox("landlock", preload=(), shell="plain", warm=0) as one:
         assert not left.exists()
         with open_sandbox("landlock", preload=(), shell="plain", warm=0), one.episode() as episode:
