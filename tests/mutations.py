@@ -208,10 +208,10 @@ FAULTS = [
         "core/test_shared_disk.py",
     ),
     Fault(
-        "roi/work/loop.py",
-        'return unit.kind != "features" or not self._open_shards[unit.needs[0]]',
+        "work/loop.py",
+        "return unit.kind in self._folder.found or not any(self._open[need] for need in unit.needs)",
         "return True",
-        "roi/work/test_agenda.py",
+        "roi/units/test_agenda.py",
     ),
 ]
 

@@ -52,7 +52,7 @@ from histobench.roi.features.inference.device_runner import Stage, Track
 from histobench.roi.features.inference.loop import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.options import Settings
-from histobench.roi.work.extraction import SHARDS_PER_UNIT
+from histobench.roi.units.extraction import SHARDS_PER_UNIT
 
 #: The documented defaults of the plain loop.
 PLAIN_BATCH, PLAIN_WORKERS = 256, 8

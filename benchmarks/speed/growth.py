@@ -116,9 +116,9 @@ def planning(count: int, folder: Path) -> Work:
     """Cut into shards and units for four encoders, and written down."""
     import scale
 
-    from histobench.roi.work.extraction import shard_units
-    from histobench.roi.work.hashing import write_images
-    from histobench.roi.work.run_folder import Unit, write_lines
+    from histobench.roi.units.extraction import shard_units
+    from histobench.roi.units.hashing import write_images
+    from histobench.work.run_folder import Unit, write_lines
 
     def work() -> None:
         plan = scale.plan_of(count, 4)

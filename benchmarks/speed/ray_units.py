@@ -15,13 +15,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.engines.ray import RayEngine, RayWorker
-from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
-from histobench.roi.work.status import status_of
+from histobench.core.progress import Progress
+from histobench.roi.units.roi_run import RoiRun
+from histobench.roi.units.status import status_of
+from histobench.work.engines import Display, RayEngine
+from histobench.work.run_folder import Unit, write_lines
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from two_nodes import RayCluster, opened
@@ -48,9 +49,9 @@ def units_of(count: int) -> list[Unit]:
 
 
 class Stub:
-    """In place of `Worker`: an output for every unit, and nothing else."""
+    """In place of the real worker: an output for every unit, and nothing else."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RoiRun) -> None:
         self._folder = folder
 
     def perform(self, units: Sequence[Unit]) -> None:
@@ -74,12 +75,12 @@ class Stub:
         """Nothing to let go of."""
 
 
-class StubActor(RayWorker):
-    """The real actor with a stub inside."""
+class StubRun(RoiRun):
+    """A run whose units are done by a stub."""
 
-    def __init__(self, folder: str, place: str) -> None:
-        super().__init__(folder, place)
-        self._worker = Stub(self._folder)  # type: ignore[assignment]
+    def open_worker(self, progress: Progress, say: Callable[[str], None] = lambda _: None) -> Stub:
+        """Nothing but outputs."""
+        return Stub(self)
 
 
 def main() -> int:
@@ -94,9 +95,8 @@ def main() -> int:
         assert isinstance(made, RayCluster)
         try:
             made.start()
-            folder = RunFolder.create(Path(place) / "results", {"engine": "ray"}, units_of(args.units))
+            folder = StubRun.create(Path(place) / "results", {"engine": "ray"}, units_of(args.units))
             engine = RayEngine(made.flags[-1])
-            engine.actor = StubActor
             engine.check()
             load, began = os.getloadavg()[0], time.perf_counter()
             engine.run(folder, Display())

@@ -34,10 +34,11 @@ from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.options import Settings
 from histobench.roi.plan.run import outcome_of
-from histobench.roi.work import hashing
-from histobench.roi.work.extraction import shard_units
-from histobench.roi.work.hashing import FOLDER, hash_units, read_images, write_images, write_list
-from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
+from histobench.roi.units import hashing
+from histobench.roi.units.extraction import shard_units
+from histobench.roi.units.hashing import FOLDER, hash_units, read_images, write_images, write_list
+from histobench.roi.units.roi_run import RoiRun
+from histobench.work.run_folder import Unit, write_lines
 
 #: Parameters of each made-up encoder: four of them share a unit.
 PARAMETERS = 300_000_000
@@ -138,7 +139,7 @@ def hashed_by(workers: int, files: int) -> float:
         units = hash_units(
             "set", dataset, Settings(num_workers=1, no_cache=True), partial(write_list, folder)
         )
-        run = RunFolder.create(folder, {"engine": "slurm"}, units)
+        run = RoiRun.create(folder, {"engine": "slurm"}, units)
         command = [sys.executable, "-m", "histobench.cli.main", "worker", "roi", str(run.path)]
         command += ["--kinds", "hash"]
         began = time.perf_counter()
@@ -190,7 +191,7 @@ def outputs_of(count: int) -> dict[str, float]:
             )
             for number in range(count)
         ]
-        folder = RunFolder.create(results, {"engine": "ray"}, units)
+        folder = RoiRun.create(results, {"engine": "ray"}, units)
         shards, own = results / "cache", results / "set"
         for encoder in range(59):
             (shards / str(encoder)).mkdir(parents=True)
@@ -210,7 +211,7 @@ def outputs_of(count: int) -> dict[str, float]:
         waited, after = time.perf_counter() - asked, resource.getrusage(resource.RUSAGE_CHILDREN)
         status = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         looked = time.process_time()
-        outcome_of(RunFolder(folder.path), results)
+        outcome_of(RoiRun(folder.path), results)
         added = time.process_time()
     return {"write": written - began, "status": status, "waited": waited, "outcome": added - looked}
 

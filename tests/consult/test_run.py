@@ -36,17 +36,18 @@ from histobench.consult.measures import read_played
 from histobench.consult.playing import ConsultRun, plan_run
 from histobench.consult.reference_agents import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
-from histobench.core import clusters as ray_cluster
 from histobench.core.errors import HistobenchError
+from histobench.core.progress import Silent
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
-from histobench.mint.runs import parted_run
 from histobench.mint.runs.episode_run import EpisodeStoppedError
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import PartedRun, PlayPart
-from histobench.mint.runs.play import no_display
+from histobench.mint.runs.parted_run import PartWorker
 from histobench.mint.tools.base import ToolArgumentError
+from histobench.work.engines import Display, RayEngine
+from histobench.work.loop import work_through
+from histobench.work.run_folder import RunFolder
 
 
 def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -67,14 +68,15 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def test_workers_together_play_what_one_process_plays(
     study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def play_here(run: PartedRun, watch: Any, play: PlayPart) -> list[str]:
-        for number in range(run.parts):
-            assert play(run.file, number, no_display).outcome.complete
-        watch()
-        return []
+    def play_here(engine: RayEngine, run: RunFolder, display: Display) -> bool:
+        worker = run.open_worker(Silent(), display.say)
+        work_through(run, worker)
+        assert isinstance(worker, PartWorker)
+        assert not worker.incomplete
+        return True
 
-    monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
-    monkeypatch.setattr(parted_run, "play_on_ray", play_here)
+    monkeypatch.setattr(RayEngine, "check", lambda engine: None)
+    monkeypatch.setattr(RayEngine, "run", play_here)
     arguments = ["--agent", "policy:never-trust", "--arms", "none,strong,shuffled", "--cache", "none"]
     command = ["consult", "run", str(study.folder), *arguments, "-o", str(tmp_path / "runs")]
     assert main([*command, "--engine", "ray", "--workers", "3"]) == 0

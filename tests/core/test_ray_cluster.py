@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core import clusters
 from histobench.core.errors import HistobenchError
+from histobench.work import clusters
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def run(
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.options import plan_options
     from histobench.roi.plan.benchmark import run_benchmark
-    from histobench.roi.work.engines.local import Display
+    from histobench.work.engines import Display
 
     values: dict[str, Any] = {
         "encoders": _encoder_names(encoders) if encoders or not given["features"] else [],

@@ -310,7 +310,7 @@ def asked_for(args: argparse.Namespace) -> ConsultRun:
 def _run_elsewhere(args: argparse.Namespace) -> int:
     """Let workers on other machines play the parts of the run."""
     from histobench.cli.mint import share_out
-    from histobench.consult.playing import plan_run, play_part
+    from histobench.consult.playing import StudyRun, plan_run
 
     check_engine_flags(args)
     wanted = asked_for(args)
@@ -320,4 +320,4 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
         "study": str(study.folder.absolute()),
         "arms": ",".join(cell.dataset.name.rpartition("@")[2] for cell, _ in planned),
     }
-    return share_out(args, wanted.options, lambda: (planned, output), play_part, track="consult", more=more)
+    return share_out(args, wanted.options, lambda: (planned, output), StudyRun, more)

@@ -13,7 +13,7 @@ from histobench.roi.options import Origin, TargetOptions
 if TYPE_CHECKING:
     from histobench.roi.data.source import DatasetSource
     from histobench.roi.options import Plan
-    from histobench.roi.work.engines.local import Engine
+    from histobench.work.engines import Engine
 
 
 def positive(text: str) -> int:
@@ -99,17 +99,17 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
     """The engine that is asked for; flags of another one are a mistake."""
     check_engine_flags(args)
     if args.engine == "local":
-        from histobench.roi.work.engines.local import LocalEngine
+        from histobench.roi.units.local_engine import LocalEngine
 
         return LocalEngine()
     if plan.settings.no_cache:
         raise HistobenchError("--no-cache needs --engine local: workers share the cache")
     if args.engine == "ray":
-        from histobench.roi.work.engines.ray import RayEngine
+        from histobench.work.engines import RayEngine
 
         return RayEngine(args.ray_address)
-    from histobench.core.clusters import read_options
-    from histobench.roi.work.engines.slurm import SlurmEngine
+    from histobench.work.clusters import read_options
+    from histobench.work.engines import SlurmEngine
 
     common = read_options(plan.slurm, "slurm")
     apart = read_options(plan.slurm_cpu, "slurm_cpu")

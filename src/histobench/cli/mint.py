@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags
 from histobench.cli.terminal import labelled, open_terminal, print_in_parts, say, whole_lines
+from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, options_of
 from histobench.mint.runs.options import RunOptions
 
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
     from histobench.mint.configs.cell import Cell
     from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-    from histobench.mint.runs.parted_run import PlayPart
+    from histobench.mint.runs.parted_run import AgentRun
     from histobench.mint.runs.play import Loaded
     from histobench.mint.runs.run import RunOutcome
+    from histobench.work.engines import Engine
 
 
 MINT_COMMANDS = {
@@ -232,65 +235,72 @@ def run_command(args: argparse.Namespace) -> int:
 # `--engine ray|slurm`: workers play the parts of a run.
 
 WORKERS = 4
+#: Seconds between two looks at how far the workers are.
+GLANCE_SECONDS = 5.0
 
 
 def run_elsewhere(args: argparse.Namespace) -> int:
     """Let an engine play the parts of a run."""
-    from histobench.mint.runs.parted_run import play_part
+    from histobench.mint.runs.parted_run import AgentRun
     from histobench.mint.runs.play import load_cells
 
     options = RunOptions.of(args)
-    return share_out(args, options, lambda: load_cells(options), play_part, track="mint")
+    return share_out(args, options, lambda: load_cells(options), AgentRun)
 
 
 def share_out(
     args: argparse.Namespace,
     options: RunOptions,
     load: Callable[[], Loaded],
-    play: PlayPart,
-    *,
-    track: str,
+    kind: type[AgentRun],
     more: Mapping[str, Any] | None = None,
 ) -> int:
     """Check the run, write its parts and let an engine play them."""
-    from histobench.core import clusters
-    from histobench.mint.runs import parted_run
-    from histobench.mint.runs.parted_run import check_parts, count, outcome_of, plan_parts
+    from histobench.mint.runs.parted_run import check_parts, count, keys, outcome_of, plan_parts
+    from histobench.work.clusters import read_options
+    from histobench.work.engines import Display, RayEngine, SlurmEngine
 
     check_engine_flags(args)
-    jobs = clusters.read_options(args.slurm, "--slurm")
-    tasks = clusters.read_task_number(jobs.pop(clusters.TASKS, None))
-    workers = args.workers if args.workers is not None else tasks or WORKERS
+    slurm = SlurmEngine(read_options(args.slurm, "--slurm"))
+    workers = args.workers if args.workers is not None else slurm.tasks[True] or WORKERS
     check_parts(workers)
     loaded, output = load()
-    if args.engine == "slurm":
-        clusters.check_options(jobs)
-    else:
-        clusters.connect(args.ray_address)
-    run = plan_parts(options, workers, (loaded, output), more)
+    engine: Engine = slurm if args.engine == "slurm" else RayEngine(args.ray_address, keys())
+    engine.check()
+    run = plan_parts(options, workers, (loaded, output), more, kind=kind, engine=engine.name)
     cells = [cell.cell for cell, _ in loaded]
     counter = count(run, loaded)
     before = counter.standing()
     if before.done == before.total:
         print_summary(output, cells, outcome_of(run, counter))
         return 0
-    if args.engine == "slurm":
-        job = parted_run.submit(run, jobs, track=track)
-        say(
-            f"job {job}: {run.parts} tasks play {before.total - before.done} episodes; "
-            f"logs in {output}/writers/logs"
-        )
-        study = "" if track == "mint" else f"{args.study} --runs "
-        say(f"histobench {track} table {study}{output} shows what is finished, also while they play")
+    if engine is slurm:
+        engine.run(run, Display(say=say))
+        say(f"{workers} tasks play {before.total - before.done} episodes; logs in {run.path}/logs")
+        study = "" if kind.track == "mint" else f"{args.study} --runs "
+        say(f"histobench {kind.track} table {study}{output} shows what is finished, also while they play")
         return 0
     console = open_terminal(error=True)
-    with progress_display(console, counter) as show:
-        problems = parted_run.play_on_ray(
-            run, lambda: show(outcome_of(run, count(run, loaded)).standing), play
-        )
-    outcome = outcome_of(run, count(run, loaded), problems)
+    with progress_display(console, counter) as show, run.driven():
+        glances = _Glances(lambda: show(outcome_of(run, count(run, loaded)).standing))
+        engine.run(run, Display(say=glances))
+    outcome = outcome_of(run, count(run, loaded))
     print_summary(output, cells, outcome)
     return 0 if outcome.complete else INCOMPLETE
+
+
+class _Glances:
+    """Looks every few seconds at how far the workers are, whenever an engine says something."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._last = 0.0
+
+    def __call__(self, _: str) -> None:
+        if time.monotonic() - self._last > GLANCE_SECONDS:
+            with contextlib.suppress(HistobenchError):  # a glance that fails is no reason to end the workers
+                self._look()
+            self._last = time.monotonic()
 
 
 # `histobench mint configs`.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
-    from histobench.roi.work.engines.local import Engine
+    from histobench.work.engines import Engine
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +146,7 @@ def run_and_watch(
     """Run a plan and show what it is doing; `details` also gives what was compared long ago."""
     from histobench.cli.extract import display
     from histobench.roi.plan.benchmark import run_benchmark
-    from histobench.roi.work.engines.local import Display
+    from histobench.work.engines import Display
 
     with Busy("reading datasets and checking encoders") as busy:
         return run_benchmark(
@@ -405,9 +405,9 @@ def status_command(args: argparse.Namespace) -> int:
       histobench status
       histobench status other-results
     """
-    from histobench.roi.work.engines.slurm import queued
-    from histobench.roi.work.run_folder import RunFolder
-    from histobench.roi.work.status import status_of
+    from histobench.roi.units.roi_run import RoiRun
+    from histobench.roi.units.status import status_of
+    from histobench.work.engines import queued
 
     status = status_of(Path(args.results))
     console = open_terminal()
@@ -428,7 +428,7 @@ def status_command(args: argparse.Namespace) -> int:
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
         console.print(f"at work: {hosts}", soft_wrap=True)
-    jobs = queued(RunFolder(status.folder)) if status.engine == "slurm" else {}
+    jobs = queued(RoiRun(status.folder)) if status.engine == "slurm" else {}
     if jobs:
         told = ", ".join(f"{count} {name}" for name, count in jobs.items())
         console.print(f"Slurm tasks queued or running: {told}", soft_wrap=True)

@@ -6,19 +6,19 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
-
-if TYPE_CHECKING:
-    from histobench.mint.runs.parted_run import PlayPart
+from histobench.roi.units.roi_run import REPORT, RoiRun
+from histobench.work.run_folder import UNITS, RunFolder
 
 STOPPED = 143
 #: How a worker is asked to stop; Windows has only the first.
@@ -26,20 +26,17 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(
 
 
 def worker_flags(parser: argparse.ArgumentParser) -> None:
-    """Which run, and which part of it."""
+    """Which run, and which units of it."""
     parser.add_argument("track", choices=("roi", "mint", "consult"), help="the kind of run")
+    parser.add_argument("path", help="the folder of a run, in RESULTS/work/runs")
     parser.add_argument(
-        "path", help="roi: the folder of a run, in RESULTS/work/runs; else: its file in OUTPUT/writers/runs"
-    )
-    parser.add_argument("number", type=int, nargs="?", help="mint and consult: the part, counted from 0")
-    parser.add_argument(
-        "--digest", default="", help="roi: SHA-256 of the only list of units that it does (default: any)"
+        "--digest", default="", help="SHA-256 of the only list of units that it does (default: any)"
     )
     parser.add_argument(
         "--kinds",
         default="",
         help="roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
-        "comma-separated (default: all)",
+        "mint and consult: play; comma-separated (default: all)",
     )
     parser.add_argument(
         "--processes", type=int, default=0, help="roi, on Linux: in so many copies (default: this process)"
@@ -50,60 +47,83 @@ def worker_command(args: argparse.Namespace) -> int:
     """Do a share of the work of a run.
 
     `histobench run`, `mint run` and `consult run` start workers as local
-    processes, on Ray, or as Slurm jobs. A worker of `run` takes units that are not
-    done and not claimed by another worker until none is left. On SIGTERM or
-    SIGUSR1 a worker keeps what it has finished and exits with code 143.
+    processes, on Ray, or as Slurm jobs. A worker takes units that are not done and
+    not claimed by another worker until none is left. On SIGTERM or SIGUSR1 it keeps
+    what it has finished and exits with code 143.
 
     Examples:
       histobench worker roi results/work/runs/20261115-213000-ab12cd --kinds shards
-      histobench worker mint mint-results/writers/runs/20261116-101500-ab12cd.json 0
+      histobench worker mint mint-results/work/runs/20261116-101500-ab12cd
     """
-    if args.track == "roi":
-        return _work_on_units(args)
-    if args.number is None:
-        raise HistobenchError(f"a worker of {args.track} needs the number of its part")
-    if args.track == "mint":
-        from histobench.mint.runs.parted_run import play_part as play_mint_part
-
-        return _play_part(args, play_mint_part)
-    from histobench.consult.playing import play_part as play_consult_part
-
-    return _play_part(args, play_consult_part)
-
-
-def _work_on_units(args: argparse.Namespace) -> int:
-    from histobench.roi.work.loop import work_through
-    from histobench.roi.work.run_folder import KINDS, REPORT, UNITS, RunFolder
-    from histobench.roi.work.worker import Worker, WorkerStoppedError
-
-    folder = RunFolder(Path(args.path), args.digest)
+    folder = _run_of(args)
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
+    known = (*folder.kinds, *((REPORT,) if args.track == "roi" else ()))
     # `collect` was the name of the last kind, and may still stand in queued jobs.
-    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds.split(",") if kind]
-    kinds = kinds or [*KINDS, REPORT]
+    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds.split(",") if kind] or known
     for kind in kinds:
-        if kind not in (*KINDS, REPORT):
-            raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, {REPORT}")
-
-    def take_units() -> int:
-        progress = _LogLines()
-        _on_stop(lambda number: progress.stop())
-        worker = Worker(folder, progress, say)
-        try:
-            mine = [kind for kind in kinds if kind != REPORT]
-            work_through(folder, worker, kinds=mine, stopped=lambda: progress.stopped)
-        except WorkerStoppedError:
-            pass
-        finally:
-            worker.close()
-        if progress.stopped:
-            say("stopped; what was finished is kept")
-            return STOPPED
-        return 0
-
-    code = _side_by_side(take_units, args.processes) if args.processes else take_units()
+        if kind not in known:
+            raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(known)}")
+    if args.track != "roi":
+        return _play_parts(folder)
+    work = partial(_take_units, folder, [kind for kind in kinds if kind != REPORT])
+    code = _side_by_side(work, args.processes) if args.processes else work()
     return _collect(folder) if REPORT in kinds and code == 0 else code
+
+
+def _run_of(args: argparse.Namespace) -> RunFolder:
+    path = Path(args.path)
+    if args.track == "roi":
+        return RoiRun(path, args.digest)
+    if args.track == "mint":
+        from histobench.mint.runs.parted_run import AgentRun
+
+        return AgentRun(path, args.digest)
+    from histobench.consult.playing import StudyRun
+
+    return StudyRun(path, args.digest)
+
+
+def _take_units(folder: RunFolder, kinds: Sequence[str]) -> int:
+    """Do units of these kinds until none is left, or this process is asked to stop."""
+    from histobench.roi.units.worker import WorkerStoppedError
+    from histobench.work.loop import work_through
+
+    progress = _LogLines()
+    _on_stop(lambda number: progress.stop())
+    worker = folder.open_worker(progress, say)
+    try:
+        work_through(folder, worker, kinds=kinds, stopped=lambda: progress.stopped)
+    except WorkerStoppedError:
+        pass
+    finally:
+        worker.close()
+    if progress.stopped:
+        say("stopped; what was finished is kept")
+        return STOPPED
+    return 0
+
+
+def _play_parts(folder: Any) -> int:
+    """Play parts of a run of agents; asked to stop, in the middle of episodes."""
+    from histobench.cli.mint import progress_display
+    from histobench.mint.runs.parted_run import PartWorker
+    from histobench.work.loop import work_through
+
+    def stop(_: int) -> None:
+        for number in _SIGNALS:  # a second one must not disturb the end
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    folder.spec()  # one that is damaged is told before anything is played
+    _on_stop(stop)
+    worker = PartWorker(folder, partial(progress_display, open_terminal(error=True)), say)
+    try:
+        work_through(folder, worker)
+    except KeyboardInterrupt:
+        say("stopped; what was finished is kept")
+        return STOPPED
+    return INCOMPLETE if worker.incomplete else 0
 
 
 def _on_stop(then: Callable[[int], object]) -> None:
@@ -119,7 +139,7 @@ def _side_by_side(work: Callable[[], int], count: int) -> int:
     """
     starter, stops = os.getppid(), list[int]()
     _on_stop(stops.append)
-    from histobench.roi.work import comparing, evaluation, extraction  # noqa: F401 - once for all copies
+    from histobench.roi.units import comparing, evaluation, extraction  # noqa: F401 - once for all copies
 
     copies = [get_context("fork").Process(target=lambda: sys.exit(work())) for _ in range(count)]
     for copy in copies:
@@ -148,30 +168,6 @@ def _collect(folder: Any) -> int:
     return print_outcome(done, open_terminal()) and USER_ERROR
 
 
-def _play_part(args: argparse.Namespace, play: PlayPart) -> int:
-    from histobench.cli.mint import progress_display
-
-    def stop(_: int) -> None:
-        for number in _SIGNALS:  # a second one must not disturb the end
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    _on_stop(stop)
-    console = open_terminal(error=True)
-    try:
-        outcome = play(
-            Path(args.path), args.number, lambda counter: progress_display(console, counter)
-        ).outcome
-    except KeyboardInterrupt:
-        say("stopped; what was finished is kept")
-        return STOPPED
-    standing = outcome.standing
-    say(f"{standing.done} of {standing.total} episodes of this part")
-    for problem in (*outcome.problems, *([outcome.stopped] if outcome.stopped else [])):
-        say(problem)
-    return 0 if outcome.complete else INCOMPLETE
-
-
 class _LogLines:
     """Progress as lines of a log; asked to stop, it does so at the next batch."""
 
@@ -188,7 +184,7 @@ class _LogLines:
 
     def advance(self, count: int) -> None:
         """Images are done; here a worker can come to an end."""
-        from histobench.roi.work.worker import WorkerStoppedError
+        from histobench.roi.units.worker import WorkerStoppedError
 
         if self.stopped:
             raise WorkerStoppedError

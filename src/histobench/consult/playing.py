@@ -1,12 +1,12 @@
 """Plays a study: one cell of MINT's matrix for each arm, by MINT's loop.
 
 play(ConsultRun("study/", RunOptions(agent="policy:reader")))        what `histobench consult run` does
-play_part(FILE, 0, display)                                          what a worker on another machine does
+StudyRun(FOLDER)                                                     what workers on other machines share
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import open_part
+from histobench.mint.runs.parted_run import AgentRun
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
 from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
 from histobench.mint.runs.request import plan_expert
@@ -107,10 +107,16 @@ def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | Non
     return Played(output, tuple(cells), outcome)
 
 
-def play_part(file: Path, number: int, display: Display) -> Played:
-    """Play the part with this number, counted from 0, of a run that is shared out."""
-    with open_part(file, number) as (run, writer):
-        return play(ConsultRun(options=run.options, **run.more), display=display, writer=writer)
+class StudyRun(AgentRun):
+    """A run of a study that is shared out between workers."""
+
+    track = "consult"
+
+    def play_part(
+        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: Display
+    ) -> Played:
+        """Play the episodes of a writer's part."""
+        return play(ConsultRun(options=options, **more), display=display, writer=writer)
 
 
 def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planned, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
-from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.mint.agents.limits import CostTracker
@@ -25,13 +25,21 @@ from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import count, plan_parts, play_part
-from histobench.mint.runs.play import load_cells, no_display
+from histobench.mint.runs.parted_run import AgentRun, count, plan_parts
+from histobench.mint.runs.play import Played, load_cells, no_display
 from histobench.mint.runs.run import Job, _play, _Progress
-from histobench.mint.runs.writers import CLAIMS, JOB, Part, spent_by_writers
+from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
+from histobench.work.engines import JOBS
+from histobench.work.run_folder import UNITS
 
 EPISODES = 30
 PARTS = 3
+
+
+def play_part(run: AgentRun, number: int) -> Played:
+    """What a worker does that takes this unit."""
+    options, part, spent, more = run.spec(run.units()[number])
+    return run.play_part(options, more, open_writer(run.results, part, spent_before=spent), no_display)
 
 
 @pytest.fixture
@@ -59,15 +67,17 @@ def test_a_worker_follows_the_file_that_it_was_given_and_no_other(
 ) -> None:
     """The file names servers, which are sent keys, and files of code."""
     run = plan_parts(options, 2)
-    changed = run.file.read_text().replace(str(options.agent), "openai:gpt@http://127.0.0.1:9/v1")
-    run.file.write_text(changed)
-    assert main(["worker", "mint", str(run.file), "0"]) == 2
+    command, file = run.worker_arguments(), run.path / UNITS
+    whole = file.read_text()
+    file.write_text(whole.replace(str(options.agent), "openai:gpt@http://127.0.0.1:9/v1"))
+    assert main(command) == 2
     assert "was changed after the run began" in capsys.readouterr().err
-    for content in ("", "[]", "null", "{", '{"options": 5}', "[" * 100_000):
-        earlier = run.file.with_name("20261116-101500-ab12cd.json")  # as older versions named them
-        earlier.write_text(content)
-        assert main(["worker", "mint", str(earlier), "0"]) == 2
-        assert "does not describe a run in parts" in capsys.readouterr().err
+    damaged = re.sub(r'"options": {[^}]*}', '"options": 5', whole)
+    for content in ("", "[]", "null", "{", damaged, "[" * 100_000):
+        file.write_text(content)
+        assert main(["worker", "mint", str(run.path)]) == 2
+        said = capsys.readouterr().err
+        assert "does not describe a run of agents" in said or "is not a list of units" in said
 
 
 @pytest.mark.parametrize("engine", [[], ["--engine", "slurm"]])
@@ -90,15 +100,15 @@ def test_workers_together_play_what_one_process_plays(
     run = plan_parts(options, PARTS)
     loaded, _ = load_cells(options)
     for number in range(PARTS):
-        play_part(run.file, number, no_display)
+        play_part(run, number)
         assert 0 < count(run, loaded).standing().done <= EPISODES
-    assert script.totals(run.output) == script.totals(tmp_path / "whole")
+    assert script.totals(run.results) == script.totals(tmp_path / "whole")
     # Another number of workers, and one process, find nothing left to do.
     again = plan_parts(options, 2)
-    assert not play_part(again.file, 0, no_display).outcome.standing.done < EPISODES / 4
-    assert main(["mint", "run", *map(str, arguments), "-o", str(run.output)]) == 0
-    assert script.totals(run.output) == script.totals(tmp_path / "whole")
-    assert len(list(read_outcomes(run.output))) == EPISODES
+    assert not play_part(again, 0).outcome.standing.done < EPISODES / 4
+    assert main(["mint", "run", *map(str, arguments), "-o", str(run.results)]) == 0
+    assert script.totals(run.results) == script.totals(tmp_path / "whole")
+    assert len(list(read_outcomes(run.results))) == EPISODES
 
 
 @pytest.mark.nightly
@@ -107,24 +117,24 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
 ) -> None:
     run = plan_parts(options, 2)
     program = "import sys; from histobench.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "worker", "mint", str(run.file)]
-    first = subprocess.Popen([*command, "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    beside = subprocess.Popen([*command, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-c", program, *run.worker_arguments()]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    beside = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     waited, deadline = threading.Event(), time.monotonic() + 600
     while (
         time.monotonic() < deadline
         and first.poll() is None
-        and not any(path.stat().st_size for path in run.output.rglob("1of2-*/**/*.jsonl"))
+        and not any(path.stat().st_size for path in run.results.rglob("?of2-*/**/*.jsonl"))
     ):
         waited.wait(0.01)
     first.kill()
     first.wait()
     try:
-        subprocess.run([*command, "0"], check=True, capture_output=True, timeout=600)
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
         assert beside.wait(timeout=600) == 0
     finally:
         beside.kill()
-    played, _ = script.totals(run.output)
+    played, _ = script.totals(run.results)
     assert sorted(played) == sorted(map(str, range(EPISODES)))
 
 
@@ -155,11 +165,11 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
 
 def test_what_two_workers_have_played_counts_once(options: RunOptions) -> None:
     run = plan_parts(options, 1)
-    play_part(run.file, 0, no_display)
-    (folder,) = (run.output / WRITERS).glob("1of1-*")
+    play_part(run, 0)
+    (folder,) = (run.results / WRITERS).glob("1of1-*")
     shutil.copytree(folder, folder.with_name("1of1-00000000"))
-    assert len(find_result_files(run.output)) == 3  # the third is that of runs in one process, and empty
-    outcomes = list(read_outcomes(run.output))
+    assert len(find_result_files(run.results)) == 3  # the third is that of runs in one process, and empty
+    outcomes = list(read_outcomes(run.results))
     assert sorted(outcome.task_id for outcome in outcomes) == sorted(map(str, range(EPISODES)))
 
 
@@ -188,7 +198,7 @@ def test_a_limit_of_cost_holds_for_all_workers_together(
     stopped: list[str | None] = []
 
     def work(number: int) -> None:
-        stopped.append(play_part(run.file, number, no_display).outcome.stopped)
+        stopped.append(play_part(run, number).outcome.stopped)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(PARTS)]
     for thread in threads:
@@ -197,11 +207,11 @@ def test_a_limit_of_cost_holds_for_all_workers_together(
         thread.join(timeout=600)
     assert len(stopped) == PARTS
     assert all(why is not None and "of at most $12.0000" in why for why in stopped)
-    assert 12.0 <= spent_by_writers(run.output) <= 12.0 + PARTS  # each may have had one answer under way
-    assert len(server.requests) == spent_by_writers(run.output)
+    assert 12.0 <= spent_by_writers(run.results) <= 12.0 + PARTS  # each may have had one answer under way
+    assert len(server.requests) == spent_by_writers(run.results)
     # It holds for whoever goes on, too.
     assert main(["mint", "run", *_flags(options)]) == 1
-    assert len(server.requests) == spent_by_writers(run.output)
+    assert len(server.requests) == spent_by_writers(run.results)
 
 
 def _flags(options: RunOptions) -> list[str]:
@@ -213,13 +223,13 @@ def test_while_workers_play_no_other_run_does(
     options: RunOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = plan_parts(options, 2)
-    claim = try_claim(run.output / WRITERS / CLAIMS / "1of2.json")
+    claim = run.claim(run.units()[0])
     assert claim is not None
     try:
         with pytest.raises(HistobenchError, match="is being played by 1 workers"):
             plan_parts(options, 2)
         flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
-        assert main(["mint", "run", *flags, "-o", str(run.output)]) == 2
+        assert main(["mint", "run", *flags, "-o", str(run.results)]) == 2
         assert "is being played by 1 workers" in capsys.readouterr().err
     finally:
         claim.release()
@@ -238,13 +248,13 @@ def test_jobs_that_are_queued_count_as_workers(
     squeue: str, said: str | None, options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = plan_parts(options, 2)
-    write_json(run.file.with_suffix(JOB), {"job": "7"})
+    write_json(run.path / JOBS, {"agents": "7"})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
     (tmp_path / "bin" / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data), "--limit", "2"]
-    assert main(["mint", "run", *flags, "-o", str(run.output)]) == (0 if said is None else 2)
+    assert main(["mint", "run", *flags, "-o", str(run.results)]) == (0 if said is None else 2)
     if said is None:
         plan_parts(options, 2)
     else:

@@ -17,7 +17,7 @@ from histobench.core.record_files import ArrayOf, read_record, write_record
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs, dataset_table
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
-from histobench.roi.work.comparing import _known, read_table, write_table
+from histobench.roi.units.comparing import _known, read_table, write_table
 
 Write = Callable[..., Path]
 

@@ -29,8 +29,8 @@ from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.work import extraction
-from histobench.roi.work.run_folder import Unit
+from histobench.roi.units import extraction
+from histobench.work.run_folder import Unit
 
 Make = Callable[..., RoiDataset]
 SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")

@@ -1,26 +1,17 @@
-"""A run in parts, for the workers of Ray and Slurm."""
+"""A run of agents as units of work: parts of its episodes, which workers on any machine play."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from histobench.core import clusters
 from histobench.core.address import without_credentials
+from histobench.core.claim import STALE
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain, unreadable, write_json, write_text
-from histobench.core.plain_data import parse_json
+from histobench.core.progress import Progress
 from histobench.mint.agents.spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
-from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.options import RunOptions
@@ -37,8 +28,6 @@ from histobench.mint.runs.play import (
 )
 from histobench.mint.runs.run import RunOutcome, place_of
 from histobench.mint.runs.writers import (
-    JOB,
-    RUNS,
     Part,
     Writer,
     check_alone,
@@ -47,35 +36,100 @@ from histobench.mint.runs.writers import (
     spent_by_writers,
 )
 from histobench.mint.tasks.base import Task
+from histobench.work.clusters import MOST_TASKS
+from histobench.work.run_folder import FAILED, RunFolder, Step, Unit
 
-#: As many as an array of Slurm may have tasks.
-MOST_PARTS = clusters.MOST_TASKS
+PLAY = "play"
 
 
-@dataclass(frozen=True)
-class PartedRun:
-    """Options and the number of parts, in a file that every worker reads; `spent` are dollars of before.
+class AgentRun(RunFolder):
+    """Each unit is a part of the episodes; its spec has the options, and the dollars spent before.
 
-    `more` is what a study of its own kind needs besides the options.
+    `more` in it is what a study of its own kind needs besides the options.
     """
 
-    file: Path
-    options: RunOptions
-    parts: int
-    spent: float
-    output: Path
-    more: Mapping[str, Any] = field(default_factory=dict)
+    track = "mint"
+    kinds = (PLAY,)
+    patience = STALE + 10  # as long as the claim of a dead worker lasts
 
-    @property
-    def folder(self) -> Path:
-        """Where the run's own files lie."""
-        return self.file.parent
+    def open_worker(self, progress: Progress, say: Callable[[str], None]) -> PartWorker:
+        """Plays parts."""
+        return PartWorker(self, say=say)
+
+    def steps(self) -> list[Step]:
+        """One array with a task for each part."""
+        return [Step("agents", self.kinds, len(self.units()), on_device=True, is_shared=False)]
+
+    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
+        """A part that was played says what kept it from going on."""
+        problems = note.get("problems")
+        return isinstance(problems, list) and all(isinstance(text, str) for text in problems)
+
+    def play_part(
+        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: Display
+    ) -> Played:
+        """Play the episodes of a writer's part."""
+        return play(options, display, writer=writer)
+
+    def spec(self, unit: Unit | None = None) -> tuple[RunOptions, Part, float, dict[str, Any]]:
+        """Options, part, dollars spent before, and more; of the first unit, unless one is given."""
+        try:
+            spec = (unit or self.units()[0]).spec
+            part = Part(int(spec["part"]), int(spec["of"]))
+            return RunOptions(**spec["options"]), part, float(spec["spent"]), dict(spec["more"])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise HistobenchError(f"{self.path} does not describe a run of agents ({error!r})") from error
+
+    def problems(self) -> list[str]:
+        """What kept workers from going on, each problem once."""
+        found: list[str] = []
+        for unit in self.units():
+            note = self.output(unit.id) or {}
+            found += [note["reason"]] if note.get("state") == FAILED else note.get("problems", [])
+        return list(dict.fromkeys(found))
+
+
+class PartWorker:
+    """Plays one part after the other; `incomplete` says whether episodes of them are missing."""
+
+    def __init__(
+        self,
+        run: AgentRun,
+        display: Display = no_display,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._run = run
+        self._display = display
+        self._say = say
+        self.incomplete = False
+
+    def perform(self, units: Sequence[Unit]) -> None:
+        """Play parts; what was finished is kept, whatever happens."""
+        for unit in units:
+            options, part, spent, more = self._run.spec(unit)
+            writer = open_writer(self._run.results, part, spent_before=spent)
+            try:
+                outcome = self._run.play_part(options, more, writer, self._display).outcome
+            except HistobenchError as error:
+                self.incomplete = True
+                self._say(str(error))
+                self._run.fail(unit, str(error))
+                continue
+            problems = [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]
+            standing = outcome.standing
+            for text in (f"{standing.done} of {standing.total} episodes of part {part.name}", *problems):
+                self._say(text)
+            self.incomplete |= not outcome.complete
+            self._run.finish(unit, problems=problems)
+
+    def close(self) -> None:
+        """Nothing is kept for the next part."""
 
 
 def check_parts(parts: int) -> None:
-    """Raise where a run cannot have so many parts."""
-    if not 1 <= parts <= MOST_PARTS:
-        raise HistobenchError(f"`workers` must be a number from 1 to {MOST_PARTS}, not {parts}")
+    """Raise where a run cannot have so many parts: as many as an array of Slurm may have tasks."""
+    if not 1 <= parts <= MOST_TASKS:
+        raise HistobenchError(f"`workers` must be a number from 1 to {MOST_TASKS}, not {parts}")
 
 
 def plan_parts(
@@ -83,89 +137,59 @@ def plan_parts(
     parts: int,
     cells: Loaded | None = None,
     more: Mapping[str, Any] | None = None,
-) -> PartedRun:
+    *,
+    kind: type[AgentRun] = AgentRun,
+    engine: str = "",
+) -> AgentRun:
     """Check everything that can be checked here, and write down what the workers need to know.
 
     `cells` are those of `load_cells` for these options, unless they are given.
     """
     check_parts(parts)
     loaded, output = cells or load_cells(options)
+    planned = [cell for cell, _ in loaded]
     more = dict(more or {})
-    _check_portable(options, [cell for cell, _ in loaded], more.get("expert"))
+    _check_portable(options, planned, more.get("expert"))
     check_alone(output)
-    terms = open_terms(options, output, agents_of(cell for cell, _ in loaded))
+    terms = open_terms(options, output, agents_of(planned))
     if terms.cache is not None:
         terms.cache.close()
-    for cell, _ in loaded:
+    for cell in planned:
         for repeat in range(1, options.repeat + 1):
             CellStore(output / place_of(cell.cell, repeat), cell.settings(), cell.record()).close()
-    spent = terms.costs.spent - spent_by_writers(output)
-    options = replace(options, output=str(output.absolute()))
-    note = {"options": asdict(options), "parts": parts, "spent": spent, "more": more, "run": uuid.uuid4().hex}
-    text = json.dumps(note, indent=2) + "\n"
-    file = output / WRITERS / RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{_digest(text.encode())}.json"
-    write_text(file, text)
-    return PartedRun(file, options, parts, spent, output, more)
+    spec = {
+        "options": asdict(replace(options, output=str(output.absolute()))),
+        "of": parts,
+        "spent": terms.costs.spent - spent_by_writers(output),
+        "more": more,
+    }
+    datasets = ", ".join(dict.fromkeys(cell.dataset.name for cell in planned))
+    agents = ", ".join(dict.fromkeys(cell.cell.model for cell in planned))
+    units = [Unit(PLAY, datasets, agents, {**spec, "part": number}) for number in range(parts)]
+    return kind.create(output, {"engine": engine}, units)
 
 
-def read_parts(file: Path) -> PartedRun:
-    """As `plan_parts` wrote it."""
-    try:
-        data = read_plain(file, limit=HAND_WRITTEN)
-    except OSError as error:
-        raise unreadable(file, error) from error
-    named = file.stem.rpartition("-")[2]
-    # It names servers, which are sent keys, and tools, which are run: workers follow the one they were given.
-    if len(named) == len(_digest(data)) and named != _digest(data):
-        raise HistobenchError(f"{file} was changed after the run began, perhaps by another user; run again")
-    try:
-        note = parse_json(data.decode())
-        options = RunOptions(**note["options"])
-        parts, spent, more = int(note["parts"]), float(note["spent"]), dict(note.get("more", {}))
-        return PartedRun(file, options, parts, spent, file.parents[2], more)
-    except (KeyError, TypeError, ValueError) as error:
-        raise HistobenchError(f"{file} does not describe a run in parts ({error})") from error
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
-def play_part(file: Path, number: int, display: Display) -> Played:
-    """Play the part with this number, counted from 0."""
-    with open_part(file, number) as (run, writer):
-        return play(run.options, display, writer=writer)
-
-
-@contextmanager
-def open_part(file: Path, number: int) -> Iterator[tuple[PartedRun, Writer]]:
-    """The run that a file describes, and the folder of whoever plays this part of it."""
-    run = read_parts(file)
-    if not 0 <= number < run.parts:
-        raise HistobenchError(f"{file} has the parts 0 to {run.parts - 1}, not {number}")
-    with open_writer(run.output, Part(number, run.parts), spent_before=run.spent) as writer:
-        yield run, writer
-
-
-def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
+def count(run: AgentRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
     """All episodes of the run and those that are on disk, whoever has played them."""
+    options, *_ = run.spec()
     places = [
         (place_of(cell.cell, repeat), tasks)
         for cell, tasks in loaded
-        for repeat in range(1, run.options.repeat + 1)
+        for repeat in range(1, options.repeat + 1)
     ]
     counter = EpisodeCounter(sum(len(tasks) for _, tasks in places))
     for place, tasks in places:
-        here = finished_by_writers(run.output, place, and_alone=True)
+        here = finished_by_writers(run.results, place, and_alone=True)
         known = [here.get(str(task.task_id)) for task in tasks]
         counter.add_earlier(known.count(True), known.count(False))
     return counter
 
 
-def outcome_of(run: PartedRun, counter: EpisodeCounter, problems: Sequence[str] = ()) -> RunOutcome:
+def outcome_of(run: AgentRun, counter: EpisodeCounter) -> RunOutcome:
     """How far the run is, and what kept workers from going on."""
-    spent = run.spent + spent_by_writers(run.output)
-    return RunOutcome(counter.standing(spent=spent), problems=tuple(problems))
+    _, _, spent, _ = run.spec()
+    standing = counter.standing(spent=spent + spent_by_writers(run.results))
+    return RunOutcome(standing, problems=tuple(run.problems()))
 
 
 def _check_portable(options: RunOptions, cells: Sequence[PlannedCell], expert: str | None) -> None:
@@ -189,71 +213,7 @@ def _check_portable(options: RunOptions, cells: Sequence[PlannedCell], expert: s
         raise HistobenchError("a human plays in one terminal: `engine` local")
 
 
-# Workers of a run in parts on other machines: as an array of Slurm, or as tasks of a Ray cluster.
-
-#: How often Ray gives a part whose worker or node was lost to another.
-RETRIES = 3
-#: Seconds between two looks at how far the workers are.
-PAUSE = 5.0
-#: What a worker takes from the environment of the command; nothing of it is written down.
-ENVIRONMENT = (*(name for _, names in PROVIDERS.values() for name in names), OWN_KEY, PLAIN_HTTP)
-
-
-#: Plays a part of the run that a file describes; at the top of a module, so that workers find it.
-PlayPart = Callable[[Path, int, Display], Played]
-
-
-def submit(run: PartedRun, options: Mapping[str, str], *, track: str = "mint") -> str:
-    """Queue an array with one task for each part, `histobench TRACK part`; gives the job's number."""
-    logs = run.folder.parent / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    job = clusters.submit_array(
-        "agents",
-        ["worker", track, str(run.file.absolute()), "$SLURM_ARRAY_TASK_ID"],
-        tasks=run.parts,
-        options=options,
-        script=run.file.with_suffix(".sh"),
-        logs=logs,
-    )
-    write_json(run.file.with_suffix(JOB), {"job": job})
-    return job
-
-
-def play_on_ray(run: PartedRun, watch: Callable[[], None], play: PlayPart = play_part) -> list[str]:
-    """Have all parts played by the cluster that `connect` found; gives what kept workers from going on."""
-    import ray
-
-    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_play)
-    waiting = [
-        task.remote(str(run.file.absolute()), number, os.getcwd(), environment, play)
-        for number in range(run.parts)
-    ]
-    problems: list[str] = []
-    try:
-        while waiting:
-            ready, waiting = ray.wait(waiting, num_returns=1, timeout=PAUSE)
-            with contextlib.suppress(HistobenchError):  # a glance that fails is no reason to end the workers
-                watch()
-            for one in ready:
-                try:
-                    problems += [text for text in ray.get(one) if text not in problems]
-                except ray.exceptions.RayTaskError as error:
-                    cause = getattr(error, "cause", None) or error
-                    problems.append(f"a worker ended: {type(cause).__name__}: {cause}")
-                except ray.exceptions.RayError as error:
-                    problems.append(f"a worker was lost {RETRIES + 1} times: {str(error).splitlines()[0]}")
-    finally:
-        ray.shutdown()
-    return problems
-
-
-def _play(file: str, number: int, place: str, environment: dict[str, str], play: PlayPart) -> Sequence[str]:
-    """What runs on a node."""
-    os.chdir(place)
-    os.environ.update(environment)
-    try:
-        outcome = play(Path(file), number, no_display).outcome
-    except HistobenchError as error:
-        return [str(error)]
-    return [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]
+def keys() -> dict[str, str]:
+    """What a worker takes from the environment of the command; nothing of it is written down."""
+    names = (*(name for _, names in PROVIDERS.values() for name in names), OWN_KEY, PLAIN_HTTP)
+    return {name: os.environ[name] for name in names if name in os.environ}

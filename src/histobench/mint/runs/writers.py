@@ -1,10 +1,9 @@
 """Several processes play one run, perhaps on several machines: each a part, into files that only it writes.
 
-    OUTPUT/writers/2of8-3fa1c07e/        what one process has played, laid out as OUTPUT itself
+    OUTPUT/writers/2of8-3fa1c07e/             what one process has played, laid out as OUTPUT itself
     OUTPUT/writers/2of8-3fa1c07e/spent.json   the dollars it has paid so far
-    OUTPUT/writers/claims/2of8.json      who is at a part now
 
-Whoever reads OUTPUT reads the writers' folders with it. A claim spares work and money; where one is lost, two
+Whoever reads OUTPUT reads the writers' folders with it. Where a worker is taken for dead and is not, two
 processes may play the same episode, which is read once.
 """
 
@@ -12,28 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from histobench.core import clusters
-from histobench.core.claim import STALE, holder_of, try_claim
 from histobench.core.errors import HistobenchError
-from histobench.core.files import files_below, patiently, read_bytes, read_note, unreadable, write_json
+from histobench.core.files import patiently, read_bytes, read_note, unreadable, write_json
 from histobench.core.plain_data import parse_json
 from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS
+from histobench.work import clusters
+from histobench.work.engines import JOBS
+from histobench.work.run_folder import RunFolder
 
 SPENT = "spent.json"
-CLAIMS = "claims"
-RUNS = "runs"
-#: Ends the name of the file that tells the number of a run's job on Slurm.
-JOB = ".job"
-#: Seconds between two looks at a claim that another holds.
-PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,40 +63,28 @@ class Writer:
         return paid, spent_by_writers(self.output, besides=self, key="held")
 
 
-@contextmanager
-def open_writer(
-    output: Path, part: Part, *, spent_before: float = 0.0, patience: float = STALE + 10
-) -> Iterator[Writer]:
-    """Take a part; one that another process is at is waited for as long as the claim of a dead one lasts."""
-    claims = output / WRITERS / CLAIMS
-    claims.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + patience
-    path = claims / f"{part.name}.json"
-    while (claim := try_claim(path, part=part.name)) is None:
-        if time.monotonic() > end:
-            holder = holder_of(path) or {}
-            raise HistobenchError(f"part {part.name} of {output} is being played by {_named(holder)}")
-        time.sleep(PAUSE)
-    try:
-        folder = output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}"
-        yield Writer(output, part, folder, spent_before)
-    finally:
-        claim.release()
+def open_writer(output: Path, part: Part, *, spent_before: float = 0.0) -> Writer:
+    """A folder of its own for a process that plays a part."""
+    folder = output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}"
+    return Writer(output, part, folder, spent_before)
 
 
 def check_alone(output: Path) -> None:
     """Raise while workers play here, or are queued: their episodes would be played, and paid for, twice."""
-    if holders := _holders(output):
-        raise HistobenchError(
-            f"{output} is being played by {len(holders)} workers, such as {holders[0]}; wait for them, or "
-            "give another `output`"
-        )
-    for path in files_below(output / WRITERS / RUNS, JOB, deep=False):
-        job = str((read_note(path) or {}).get("job", ""))
-        if job and (tasks := clusters.queued_tasks(job, strict=True)):
+    for run in RunFolder.every(output):
+        at_work = [*run.holders(), *([run.driver] if run.driver else [])]
+        if at_work:
+            named = f"{at_work[0].get('host', 'another')} (process {at_work[0].get('pid', 'unknown')})"
             raise HistobenchError(
-                f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"
+                f"{output} is being played by {len(at_work)} workers, such as {named}; wait for them, or "
+                "give another `output`"
             )
+        for job in (read_note(run.path / JOBS) or {}).values():
+            if tasks := clusters.queued_tasks(str(job), strict=True):
+                raise HistobenchError(
+                    f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: "
+                    f"scancel {job}"
+                )
 
 
 def spent_by_writers(output: Path, *, besides: Writer | None = None, key: str = "dollars") -> float:
@@ -163,16 +141,3 @@ def _finished(file: Path) -> dict[str, bool]:
                 break
             raise HistobenchError(f"{file}:{number}: not a finished episode ({error!r})") from error
     return finished
-
-
-def _holders(output: Path) -> list[str]:
-    found = []
-    for path in files_below(output / WRITERS / CLAIMS, ".json", deep=False):
-        holder = holder_of(path)
-        if holder is not None:
-            found.append(_named(holder))
-    return found
-
-
-def _named(holder: Mapping[str, Any]) -> str:
-    return f"{holder.get('host', 'another')} (process {holder.get('pid', 'unknown')})"

@@ -18,7 +18,7 @@ from histobench.roi.plan.plan_outcome import (
 if TYPE_CHECKING:
     from histobench.roi.comparison.splits_compared import SplitTable
     from histobench.roi.options import Plan
-    from histobench.roi.work.engines.local import Display, Engine
+    from histobench.work.engines import Display, Engine
 
 # What a run with work to do needs is imported when it begins: seeing that all is done takes less time.
 
@@ -47,7 +47,7 @@ def run_benchmark(
     inputs = inputs_of(plan, name, heading)
     from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.plan.run import run_plan
-    from histobench.roi.work.engines.local import Display
+    from histobench.work.engines import Display
 
     display = display or Display()
     outcome = run_plan(
@@ -83,14 +83,14 @@ def collect(
 ) -> BenchmarkOutcome:
     """The last unit: intervals, comparisons, the summary; all of it views of stored results."""
     from histobench.roi.comparison.tidy_rows import TIDY_FILE
-    from histobench.roi.work.loop import claim_unit
-    from histobench.roi.work.run_folder import BLOCKED, REPORT
+    from histobench.roi.units.roi_run import REPORT
+    from histobench.work.run_folder import BLOCKED
 
     folder = outcome.folder
     last = next((unit for unit in folder.units() if unit.kind == REPORT), None)
     if last is None:  # a run of an earlier version
         return _report(outcome, n_bootstrap, over_splits, say, heading)
-    claim = claim_unit(folder, last)
+    claim = folder.claim(last)
     try:
         done = _report(outcome, n_bootstrap, over_splits, say, heading)
         if done.summary is None:
@@ -125,7 +125,7 @@ def _report(
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
     from histobench.roi.results.reader import load_runs, results_files
-    from histobench.roi.work.comparing import tables_of
+    from histobench.roi.units.comparing import tables_of
 
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)

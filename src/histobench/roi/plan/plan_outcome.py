@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
 from histobench.roi.metrics.catalogue import described
-from histobench.roi.work.run_folder import RunFolder
+from histobench.work.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.comparison import Comparison

@@ -16,9 +16,10 @@ from histobench.roi.encoders.own_name import combined_parts, is_computed, label_
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, FEW_SHOT, UNTRAINED, canonical_task
-from histobench.roi.work.episodes import episode_units, parts_of
-from histobench.roi.work.hashing import hash_units
-from histobench.roi.work.run_folder import REPORT, Unit
+from histobench.roi.units.episodes import episode_units, parts_of
+from histobench.roi.units.hashing import hash_units
+from histobench.roi.units.roi_run import REPORT
+from histobench.work.run_folder import Unit
 
 # A plan broken into jobs, with an estimate of what they cost.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.cross_validation import scheme_of
@@ -26,10 +24,12 @@ from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import CLASS, PATIENT, ROBUSTNESS, UNTRAINED, ZERO_SHOT, canonical_task
-from histobench.roi.work.engines.local import Display, Engine, LocalEngine
-from histobench.roi.work.hashing import write_list
-from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
-from histobench.roi.work.status import DRIVER, check_free, differences
+from histobench.roi.units.hashing import write_list
+from histobench.roi.units.local_engine import LocalEngine
+from histobench.roi.units.roi_run import REPORT, RoiRun
+from histobench.roi.units.status import check_free, differences
+from histobench.work.engines import Display, Engine
+from histobench.work.run_folder import DONE, FAILED
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,8 @@ def run_plan(
         write_dataset_notes(plan)
         on_list = partial(write_list, plan.results)
         units = units_of(plan, loaded, whole=engine.whole, on_list=on_list)
-        folder = RunFolder.create(plan.results, values, units)
-    with _driving(folder):
+        folder = RoiRun.create(plan.results, values, units)
+    with folder.driven():
         finished = engine.run(folder, display or Display())
     if not finished:
         return PlanOutcome(plan.results, folder, finished=False)
@@ -137,7 +137,7 @@ def check_patients(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
                 raise HistobenchError(f"{name}: {error}, or leave out the task {PATIENT}") from error
 
 
-def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
+def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
     """What a run has done, from the outputs of its units."""
     folder.refresh()
     outcome = PlanOutcome(results, folder)
@@ -146,13 +146,16 @@ def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
             continue
         note = folder.output(unit.id)
         if note is None:
-            _add(outcome.failures, EncoderFailure(unit.job, "not finished; run again"))
+            _add(outcome.failures, EncoderFailure(folder.title(unit), "not finished; run again"))
         elif note["state"] == FAILED and unit.kind in ("features", "evaluate", "splits"):
             place = ": splits" if unit.kind == "splits" else ""
             _add(outcome.failures, EncoderFailure(f"{note['job']}{place}", note["reason"]))
         elif note["state"] == DONE and unit.kind == "evaluate":
             if note["outcome"] == "skipped":
-                _add(outcome.skipped, EncoderFailure(f"{unit.job}: {unit.spec['task']}", note["reason"]))
+                _add(
+                    outcome.skipped,
+                    EncoderFailure(f"{folder.title(unit)}: {unit.spec['task']}", note["reason"]),
+                )
             outcome.evaluated += note["outcome"] == "evaluated"
             outcome.unchanged += note["outcome"] == "unchanged"
         elif note["state"] == DONE and unit.kind == "splits":
@@ -160,11 +163,11 @@ def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
                 outcome.evaluated += len(told["evaluated"])
                 outcome.unchanged += len(told["unchanged"])
                 for task, reason in told["failed"].items():
-                    _add(outcome.failures, EncoderFailure(f"{unit.job} x {split}: {task}", reason))
+                    _add(outcome.failures, EncoderFailure(f"{folder.title(unit)} x {split}: {task}", reason))
     return outcome
 
 
-def note_speeds(folder: RunFolder, results: Path) -> None:
+def note_speeds(folder: RoiRun, results: Path) -> None:
     """Note how fast the encoders of a run were, where that was measured on enough images."""
     for unit in folder.units():
         note = (folder.output(unit.id) or {}) if unit.kind == "features" else {}
@@ -186,8 +189,8 @@ def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:
         failures.append(failure)
 
 
-def _last_run(plan: Plan, values: dict[str, object]) -> RunFolder:
-    folder = RunFolder.latest(plan.results)
+def _last_run(plan: Plan, values: dict[str, object]) -> RoiRun:
+    folder = RoiRun.latest(plan.results)
     if folder is None:
         raise HistobenchError(f"there is no run in {plan.results} to continue; leave out `retry_failed`")
     differing = differences(values, folder.plan)
@@ -198,14 +201,3 @@ def _last_run(plan: Plan, values: dict[str, object]) -> RunFolder:
         )
     folder.forget_failures()
     return folder
-
-
-@contextlib.contextmanager
-def _driving(folder: RunFolder) -> Iterator[None]:
-    """Let others see that this process is at work here."""
-    claim = try_claim(folder.path / DRIVER)
-    try:
-        yield
-    finally:
-        if claim is not None:
-            claim.release()

@@ -11,7 +11,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from histobench.core.clusters import read_options
 from histobench.core.errors import HistobenchError, located
 from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_data import read_yaml
@@ -26,6 +25,7 @@ from histobench.roi.presets import get_preset
 from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, TARGETS, canonical_task, not_applicable
+from histobench.work.clusters import read_options
 
 
 def json_schema() -> str:

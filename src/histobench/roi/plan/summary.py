@@ -49,7 +49,7 @@ from histobench.roi.plan.plan_outcome import (
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.task_catalogue import ROBUSTNESS, task_place
-from histobench.roi.work.run_folder import RunFolder
+from histobench.work.run_folder import RunFolder
 
 FILE = "summary.md"
 #: What is named where robustness alone was measured.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from histobench.roi.work.engines import ray as engine
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.units.roi_run import RoiRun
+from histobench.work import engines as engine
+from histobench.work.engines import Display
 
 
 def test_idle_workers_tidy_up_at_the_same_time_and_have_one_limit(
@@ -31,7 +31,7 @@ def test_idle_workers_tidy_up_at_the_same_time_and_have_one_limit(
     monkeypatch.setitem(
         sys.modules, "ray", SimpleNamespace(wait=wait, kill=lambda actor: asked.append(f"kill {actor.name}"))
     )
-    driver = engine._Driver(RunFolder.create(tmp_path, {}, []), Display(), object)
+    driver = engine._Driver(RoiRun.create(tmp_path, {}, []), Display(), {})
     slots = [engine._Slot((), {}, actor(name), is_open=True) for name in "abcd"]
     slots[2].task = object()  # is at work
     slots[3].is_open = False  # has not answered yet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.files import patiently
-from histobench.roi.work.run_folder import BLOCKED, DONE, HELPING, RunFolder, Unit, kind_of, same_batch
+from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit, kind_of
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
+#: Where one of these fails, whoever waits for it does its work.
+HELPING = ("hash", "episodes")
+
+
 class WorkerStoppedError(Exception):
     """The worker was asked to stop; what it had finished is kept, and the unit is not done."""
 
 
-class Worker:
+class UnitWorker:
     """Keeps the encoders of the last batch on the device, for the next one often needs the same."""
 
     def __init__(
@@ -61,7 +65,7 @@ class Worker:
     def _fail(self, units: Sequence[Unit], reason: str) -> None:
         for unit in units:
             if self.folder.output(unit.id) is None:
-                self._say(f"FAILED: {unit.job}: {reason}")
+                self._say(f"FAILED: {self.folder.title(unit)}: {reason}")
                 self.folder.fail(unit, reason)
 
     def close(self) -> None:
@@ -79,7 +83,7 @@ class Worker:
             return [
                 prepare
                 for prepare in self._copies
-                if all(self.folder.state(shard.id) is not None for shard in self.folder.shards(prepare))
+                if all(self.folder.state(shard.id) is not None for shard in self.folder.found_by(prepare))
             ]
         except HistobenchError:
             return []
@@ -97,13 +101,13 @@ class Worker:
         return is_blocked
 
     def _perform_one(self, unit: Unit) -> None:
-        from histobench.roi.work.hashing import hash_unit
+        from histobench.roi.units.hashing import hash_unit
 
         if unit.kind == "hash":  # without what follows, which takes seconds to be there
             hash_unit(self.folder, unit, self._progress)
             return
-        from histobench.roi.work import comparing, extraction
-        from histobench.roi.work.evaluation import evaluate_splits, play_episodes
+        from histobench.roi.units import comparing, extraction
+        from histobench.roi.units.evaluation import evaluate_splits, play_episodes
 
         if unit.kind == "prepare":
             self.close()
@@ -118,11 +122,13 @@ class Worker:
             extraction.check_versions(output)
             extraction.write_feature_files(self.folder, unit, output, planning)
         elif unit.kind == "episodes":
-            self._say(f"{unit.job}: episodes of {len(unit.spec['settings'])} few-shot settings")
+            self._say(
+                f"{self.folder.title(unit)}: episodes of {len(unit.spec['settings'])} few-shot settings"
+            )
             with self._as_planned(unit):
                 play_episodes(self.folder, unit, self._features_of(unit))
         elif unit.kind == "compare":
-            self._say(unit.job)
+            self._say(self.folder.title(unit))
             with self._as_planned(unit):
                 comparing.compare(self.folder, unit)
         else:
@@ -131,14 +137,14 @@ class Worker:
 
     def _compute(self, unit: Unit) -> None:
         """Rows for the cache, those of encoders that can be made here; if others cannot, the unit failed."""
-        from histobench.roi.work.extraction import compute_shards, open_stage
+        from histobench.roi.units.extraction import compute_shards, open_stage
 
         planning = self.folder.unit(unit.spec["prepare"])
         prepared = self._output(planning.id)
-        if self._stage is None or self._staged != same_batch(unit):
+        if self._stage is None or self._staged != self.folder.batch_of(unit):
             self.close()
             self._stage, self._not_made = open_stage(prepared, unit, planning.spec)
-            self._staged = same_batch(unit)
+            self._staged = self.folder.batch_of(unit)
         made = [place for place in unit.spec["encoders"] if place not in self._not_made]
         here = replace(unit, spec={**unit.spec, "encoders": made})
         copies = self._copies_of(planning)
@@ -148,14 +154,14 @@ class Worker:
         self.folder.finish(unit, **note)
 
     def _evaluate(self, units: Sequence[Unit]) -> None:
-        from histobench.roi.work.evaluation import evaluate_units
+        from histobench.roi.units.evaluation import evaluate_units
 
         with self._as_planned(units[0]):
             evaluate_units(self.folder, units, self._features_of(units[0]), self._say)
 
     def _as_planned(self, unit: Unit) -> AbstractContextManager[Any]:
         """As where the run was planned: versions, and threads, for sums depend on them in their last bits."""
-        from histobench.roi.work.extraction import check_versions
+        from histobench.roi.units.extraction import check_versions
 
         prepared = self._output(self._planning(unit).id)
         check_versions(prepared)

@@ -1,7 +1,7 @@
-"""A Ray cluster does the units: an actor per GPU keeps encoders loaded, the other cores evaluate.
+"""Who gets the units of a run done: what an engine is, a Ray cluster, Slurm.
 
-The driver hands out units and looks at their outputs; it decides nothing that a result depends on. A worker,
-a node or the driver may be lost at any moment: whatever has no output is handed out again.
+A worker, a node or the process that hands out units may be lost at any moment: whatever has no output is
+handed out again. Engines decide nothing that a result depends on.
 """
 
 from __future__ import annotations
@@ -11,16 +11,52 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from histobench.core.clusters import connect
 from histobench.core.errors import HistobenchError
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.loop import AT_ONCE, Agenda, claim_unit
-from histobench.roi.work.run_folder import COMPUTING, KINDS, RunFolder, Unit, same_batch
+from histobench.core.files import read_note, write_json
+from histobench.core.progress import Progress, Silent
+from histobench.work import clusters
+from histobench.work.loop import Agenda
+from histobench.work.run_folder import RunFolder, Unit
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Display:
+    """Who is told what is going on; the two hooks make room for the bar of an extraction."""
+
+    progress: Progress = field(default_factory=Silent)
+    say: Callable[[str], None] = lambda text: None
+    before_extraction: Callable[[], None] = _nothing
+    after_extraction: Callable[[], None] = _nothing
+
+
+class Engine(Protocol):
+    """Gets units done, here or elsewhere; what was done is seen from their outputs alone."""
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether one process computes the features of a dataset in one go."""
+
+    def check(self) -> None:
+        """Raise when there is nothing to run on, before anything is written."""
+
+    def run(self, folder: RunFolder, display: Display) -> bool:
+        """Get every unit done; False where that goes on after this call, in jobs of their own."""
+
+
+# Ray: actors, one per GPU, which keeps what it has loaded, and one per core.
 
 #: A unit whose worker died so often is taken for the cause.
 ATTEMPTS = 4
@@ -35,14 +71,14 @@ CLOSING_SECONDS = 30.0
 class RayWorker:
     """The actor: a worker in another process, perhaps on another machine."""
 
-    def __init__(self, folder: str, digest: str, place: str) -> None:
+    def __init__(
+        self, run: type[RunFolder], path: str, digest: str, place: str, environment: Mapping[str, str]
+    ) -> None:
         with contextlib.suppress(OSError):  # encoders may be given by a path from there
             os.chdir(place)
-        from histobench.core.progress import Silent
-        from histobench.roi.work.worker import Worker
-
-        self._folder = RunFolder(Path(folder), digest)
-        self._worker = Worker(self._folder, Silent())
+        os.environ.update(environment)
+        self._folder = run(Path(path), digest)
+        self._worker = self._folder.open_worker(Silent(), lambda _: None)
 
     def is_there(self) -> bool:
         """An answer says that the cluster has had room for it."""
@@ -55,7 +91,7 @@ class RayWorker:
         with ExitStack() as stack:
             units = [Unit.from_line(line) for line in lines]
             for unit in units:
-                claim = claim_unit(self._folder, unit)  # for `status`; what another driver does is done twice
+                claim = self._folder.claim(unit)  # for `status`; what another driver does is done twice
                 if claim is not None:
                     stack.callback(claim.release)
             self._worker.perform([unit for unit in units if self._folder.output(unit.id) is None])
@@ -84,32 +120,32 @@ class RayEngine:
 
     name = "ray"
     whole = False
-    #: What does the units of one slot.
-    actor: type = RayWorker
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._address = address
+        #: Variables that workers get; they are written nowhere.
+        self._environment = dict(environment or {})
 
     def check(self) -> None:
         """Connect; one line where that is not possible."""
-        connect(self._address)
+        clusters.connect(self._address)
 
     def run(self, folder: RunFolder, display: Display) -> bool:
         """Hand out units until all have an output."""
         import ray
 
         try:
-            _Driver(folder, display, self.actor).run()
+            _Driver(folder, display, self._environment).run()
         finally:
             ray.shutdown()
         return True
 
 
 class _Driver:
-    def __init__(self, folder: RunFolder, display: Display, actor: type) -> None:
+    def __init__(self, folder: RunFolder, display: Display, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._display = display
-        self._actor = actor
+        self._environment = environment
         self._agenda = Agenda(folder)
         self._refreshed = self._counted = time.monotonic()
         self._slots: list[_Slot] = []
@@ -143,10 +179,14 @@ class _Driver:
 
         total = ray.cluster_resources()
         gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
-        wanted = [_Slot(("hash", *COMPUTING), {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
-        # With GPUs the cores evaluate meanwhile; without, they do everything.
-        kinds = tuple(kind for kind in KINDS if kind not in COMPUTING) if gpus else KINDS
-        wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(max(0, cores - gpus))]
+        run = self._folder
+        gpus = gpus if run.on_device else 0
+        there = (*run.beside_device, *run.on_device)
+        wanted = [_Slot(there, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
+        # With GPUs the cores do the rest meanwhile; without, they do everything.
+        kinds = tuple(kind for kind in run.kinds if kind not in run.on_device) if gpus else run.kinds
+        useful = min(cores - gpus, max(1, self._agenda.left))  # more would start for nothing
+        wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(useful)]
         for slot in wanted[len(self._slots) :]:
             self._slots.append(slot)
         while len(self._slots) > len(wanted) and self._slots[-1].task is None:
@@ -168,9 +208,8 @@ class _Driver:
             if slot.actor is None:
                 self._open(slot)
                 continue
-            kind = batch[0].kind
-            share = -(-len(batch) // len(self._slots)) if kind == "evaluate" else len(batch)
-            batch = batch[: AT_ONCE.get(kind, share)]
+            share = -(-len(batch) // len(self._slots))
+            batch = batch[: self._folder.at_once.get(batch[0].kind, share)]
             self._agenda.take(batch)
             self._start(slot, batch)
 
@@ -180,12 +219,15 @@ class _Driver:
         """
         import ray
 
-        actor = ray.remote(self._actor).options(**slot.resources, max_restarts=0, max_task_retries=0)
-        slot.actor = actor.remote(str(self._folder.path.absolute()), self._folder.digest, os.getcwd())
+        actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
+        run = self._folder
+        slot.actor = actor.remote(
+            type(run), str(run.path.absolute()), run.digest, os.getcwd(), self._environment
+        )
         slot.task, slot.batch = slot.actor.is_there.remote(), []
 
     def _start(self, slot: _Slot, batch: list[Unit]) -> None:
-        slot.batch, slot.like = batch, same_batch(batch[0])
+        slot.batch, slot.like = batch, self._folder.batch_of(batch[0])
         slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
 
     def _wait(self) -> None:
@@ -247,3 +289,72 @@ class _Driver:
             if slot.actor is not None:
                 ray.kill(slot.actor)
             slot.actor, slot.is_open, slot.like = None, False, ()
+
+
+# Slurm: arrays of jobs. Every task of an array runs the same loop over the same folder and takes what is not
+# done and not claimed, so that a task that is queued again, or comes late, finds its share. Nothing has to
+# stay on the login node.
+
+JOBS = "slurm.json"
+_DEVICES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+
+
+class SlurmEngine:
+    """Submits jobs with `sbatch` and returns; `options` are those of jobs that need the device.
+
+    `cpu_options` are added to them, without the device, for other jobs; where there are none, leave them out.
+    """
+
+    name = "slurm"
+    whole = False
+
+    def __init__(self, options: Mapping[str, str], cpu_options: Mapping[str, str] | None = None) -> None:
+        asked, asked_cpu = dict(options), dict(cpu_options or {})
+        #: Tasks of an array, where that is asked for, by whether it needs the device.
+        self.tasks = {True: clusters.read_task_number(asked.pop(clusters.TASKS, None))}
+        self.tasks[False] = clusters.read_task_number(asked_cpu.pop(clusters.TASKS, None)) or self.tasks[True]
+        self._options = {True: asked}
+        if cpu_options is not None:
+            shared = {key: value for key, value in asked.items() if key not in _DEVICES}
+            self._options[False] = {**shared, **asked_cpu}
+
+    def check(self) -> None:
+        """Whether there is a Slurm here, and it answers; options are tried by a test submission."""
+        for options in self._options.values():
+            clusters.check_options(options)
+
+    def run(self, folder: RunFolder, display: Display) -> bool:
+        """Submit the jobs; they go on without this process."""
+        logs = folder.path / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        jobs: dict[str, str] = {}
+        known = {name: str(job) for name, job in (read_note(folder.path / JOBS) or {}).items()}
+        earlier = {name: job for name, job in known.items() if clusters.queued_tasks(job)}
+        before = ""
+        for step in folder.steps():
+            tasks = (self.tasks[step.on_device] if step.is_shared else 0) or step.tasks
+            try:
+                before = clusters.submit_array(
+                    step.name,
+                    [*folder.worker_arguments(), "--kinds", ",".join(step.kinds)],
+                    tasks=tasks,
+                    options=self._options[step.on_device],
+                    script=folder.path / "jobs" / f"{step.name}.sh",
+                    logs=logs,
+                    after=before,
+                )
+            except HistobenchError as error:  # a limit on jobs of one user, or on tasks of an array
+                told = clusters.take_back(list(jobs.values()))
+                raise HistobenchError(f"{error} (the job {step.name} with {tasks} tasks){told}") from error
+            jobs[step.name] = before
+            every = {name: f"{earlier[name]},{job}" if name in earlier else job for name, job in jobs.items()}
+            write_json(folder.path / JOBS, {**earlier, **every})
+            display.say(f"job {before}: {step.name}")
+        return False
+
+
+def queued(folder: RunFolder) -> dict[str, int]:
+    """Jobs of a run that are queued or running, with their tasks; empty where Slurm does not answer."""
+    jobs = read_note(folder.path / JOBS) or {}
+    found = {name: clusters.queued_tasks(str(job)) for name, job in jobs.items()}
+    return {name: tasks for name, tasks in found.items() if tasks}

@@ -1,4 +1,4 @@
-"""Units of work and the folder of one run that holds them.
+"""Units of work and the folder of one run that holds them, for every track.
 
 Whether a unit is done is seen from its output alone: it is there and what it names is there. So any number of
 workers may read and write here at the same time, on any machine, and each may be killed at any moment.
@@ -12,17 +12,19 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+from histobench.core.claim import Claim, holder_of, try_claim
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.core.files import (
     create_json,
+    files_below,
     names_in,
     patiently,
     read_bytes,
@@ -32,20 +34,10 @@ from histobench.core.files import (
     write_text,
 )
 from histobench.core.plain_data import parse_json
+from histobench.core.progress import Progress
 
 # A unit of work: what is to be done, what it needs, and a name that says nothing else would be the same.
 
-#: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
-#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `episodes`
-#: plays some settings of a large few-shot evaluation; `evaluate` and `splits` are tasks on features;
-#: `compare` puts the encoders of one dataset and task side by side.
-KINDS = ("hash", "prepare", "shards", "features", "episodes", "evaluate", "splits", "compare")
-#: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
-REPORT = "report"
-#: Where one of these fails, whoever waits for it does its work.
-HELPING = ("hash", "episodes")
-#: What needs the network, and so the device.
-COMPUTING = ("prepare", "shards")
 #: What `Unit.id` looks like.
 _NAME = re.compile("[a-z]+-[0-9a-f]{20}")
 #: As `json.dumps`, which makes a new encoder for every one of 100,000 units.
@@ -58,6 +50,7 @@ class Unit:
 
     kind: str
     dataset: str
+    #: What is under test: an encoder, or an agent.
     encoder: str
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: Units that must be finished before.
@@ -70,15 +63,6 @@ class Unit:
         """The name of its output."""
         known = _ENCODE([self.kind, self.dataset, self.encoder, self.spec])
         return f"{self.kind}-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
-
-    @property
-    def job(self) -> str:
-        """What messages call it."""
-        parts = [self.dataset, self.encoder, str(self.spec.get("preset", ""))]
-        job = " x ".join(part for part in parts if part)
-        if self.kind == "compare":
-            return f"{job}: encoders compared by {self.spec['task']}"
-        return f"{job}: features" if self.kind in ("hash", "prepare", "shards", "features") else job
 
     def as_line(self) -> str:
         """The unit as a line of JSON, with its name, which takes longer to work out than to read."""
@@ -112,83 +96,82 @@ def kind_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def same_batch(unit: Unit) -> tuple[str, ...]:
-    """Units of one batch are done together: they share an encoder on the device, or loaded features."""
-    if unit.kind == "shards":
-        return unit.kind, unit.spec["prepare"], json.dumps(unit.spec["encoders"])
-    if unit.kind == "evaluate":
-        alone = unit.id if len(unit.needs) > 1 else ""  # it waits for more than the features
-        return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"], alone
-    return (unit.id,)
-
-
 RUNS = "work/runs"
 UNITS = "units.jsonl"
 PLAN = "plan.json"
+#: The folder of the units that others have found.
+FOUND = "shards"
 #: How the name of a run begins.
 STAMP = "%Y%m%d-%H%M%S-%f"
 #: States of a unit with an output; one without is still to be done.
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
+#: Held by the process that began a run, as long as it lives.
+DRIVER = "driver.json"
 #: Files of one folder that are looked for one by one before the folder is listed.
 ONE_BY_ONE = 16
 
 
-#: What readers rely on in the output of a finished unit, by its kind: "*" stands for every key, and a key
-#: with "?" may be missing. Whoever can write to the folder may have written something else.
-_NUMBER = (int, float)
-_FEATURES = {
-    "extracted": {"*": {"path": str, "fingerprint": str}},
-    "computed": int,
-    "seconds": _NUMBER,
-    "device": str,
-}
-_PLANNED = {
-    "encoders": list,
-    "order": str,
-    "digest": str,
-    "device": str,
-    "device_kind": str,
-    "threads": int,
-    "unreadable": {"*": str},
-}
-_SHAPES: dict[str, dict[str, Any]] = {
-    "prepare": {"failures": {"*": str}, "?versions": dict},
-    "features": _FEATURES,
-    "shards": {"computed": {"*": int}, "seconds": {"*": _NUMBER}, "?not_staged": str},
-    "evaluate": {"outcome": str, "?reason": str},
-    "splits": {"splits": {"*": {"evaluated": list, "unchanged": list, "failed": {"*": str}}}},
-}
+class Worker(Protocol):
+    """Does units and writes their outputs; the same on every machine."""
+
+    def perform(self, units: Sequence[Unit]) -> None:
+        """Do the units of one batch; one that cannot be done has an output that says why."""
+
+    def close(self) -> None:
+        """Let go of whatever is kept for the next batch."""
 
 
-def _fits(value: Any, shape: Any) -> bool:
-    if not isinstance(shape, dict):
-        return isinstance(value, shape)
-    if not isinstance(value, dict):
-        return False
-    if "*" in shape:
-        return all(_fits(each, shape["*"]) for each in value.values())
-    return all(
-        _fits(value.get(key.lstrip("?")), each)
-        for key, each in shape.items()
-        if not key.startswith("?") or key[1:] in value
-    )
+class Step(NamedTuple):
+    """An array of Slurm that follows the one before; `tasks` share its work unless a number is asked for."""
 
-
-def _is_output(note: dict[str, Any], unit: str) -> bool:
-    """Whether a unit with this name has written the note, as far as its content shows."""
-    if note.get("unit") != unit or note.get("state") not in (DONE, FAILED, BLOCKED):
-        return False
-    if note["state"] != DONE:
-        return _fits(note, {"job": str, "reason": str})
-    kind = kind_of(unit)
-    if kind == "prepare":  # all features were computed at once, or only planned
-        whole = {"extractions": {"*": _FEATURES}}
-        return _fits(note, _SHAPES[kind]) and _fits(note, whole if "extractions" in note else _PLANNED)
-    return _fits(note, _SHAPES.get(kind, {}))
+    name: str
+    kinds: Sequence[str]
+    tasks: int
+    on_device: bool = False
+    #: Whether the number of tasks can be chosen.
+    is_shared: bool = True
 
 
 class RunFolder:
-    """`results/work/runs/NAME`; `digest` is that of the only list of units that is accepted."""
+    """`results/work/runs/NAME`; `digest` is that of the only list of units that is accepted.
+
+    A track derives its own kind of run from it, which says what units there are and who does them.
+    """
+
+    #: As `histobench worker` calls the track.
+    track: ClassVar[str]
+    #: Kinds of units, in the order in which one worker would do them.
+    kinds: ClassVar[tuple[str, ...]]
+    #: Of these: what only workers with a device do, and what they do besides.
+    on_device: ClassVar[tuple[str, ...]] = ()
+    beside_device: ClassVar[tuple[str, ...]] = ()
+    #: What finds more units, and what it finds. What needs the one waits for the other as well.
+    finding: ClassVar[tuple[str, ...]] = ()
+    found: ClassVar[tuple[str, ...]] = ()
+    #: Units of one batch that are handed out at a time, so that others find something to do as well.
+    at_once: ClassVar[Mapping[str, int]] = {}
+    #: Seconds that a worker without work waits for others, who may die: None is to the end.
+    patience: ClassVar[float | None] = None
+
+    def open_worker(self, progress: Progress, say: Callable[[str], None]) -> Worker:
+        """Who does the units of this run."""
+        raise NotImplementedError
+
+    def steps(self) -> list[Step]:
+        """The jobs of Slurm that do the units."""
+        raise NotImplementedError
+
+    def batch_of(self, unit: Unit) -> tuple[str, ...]:
+        """Units of one batch are done together: they share what has to be loaded."""
+        return (unit.id,)
+
+    def title(self, unit: Unit) -> str:
+        """What messages call a unit."""
+        return " x ".join(part for part in (unit.dataset, unit.encoder) if part)
+
+    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
+        """Whether a finished unit has written the note, as far as its content shows."""
+        return True
 
     def __init__(self, path: Path, digest: str = "") -> None:
         self.path = path
@@ -196,12 +179,12 @@ class RunFolder:
         self._outputs = str(path / "outputs")
         self._units: list[Unit] | None = None
         self._named: dict[str, Unit] | None = None
-        self._shards: dict[str, list[Unit]] = {}
+        self._found: dict[str, list[Unit]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> RunFolder:
-        """A new run; `plan` is plain values, `units` all that is known before images are hashed."""
+    def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> Self:
+        """A new run; `plan` is plain values, `units` all that is known at its beginning."""
         # To the microsecond, so that names of two runs of one second are in the order of their beginning; and
         # after the one before, whatever the clock says.
         began = datetime.now(UTC)
@@ -217,16 +200,21 @@ class RunFolder:
         return folder
 
     @classmethod
-    def latest(cls, results: Path) -> RunFolder | None:
+    def latest(cls, results: Path) -> Self | None:
         """The run that was begun last in a results folder."""
+        return next(cls.every(results), None)
+
+    @classmethod
+    def every(cls, results: Path) -> Iterator[Self]:
+        """The runs in a results folder, the last one first."""
         try:
             names = patiently(lambda: os.listdir(results / RUNS))
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return
         except OSError as error:
             raise unreadable(results / RUNS, error) from error
         found = (results / RUNS / name for name in sorted(names, reverse=True))
-        return next((cls(path) for path in found if (path / UNITS).is_file()), None)
+        yield from (cls(path) for path in found if (path / UNITS).is_file())
 
     def part(self, name: str) -> Path:
         """A folder of the run; one that is a link would lead what is written to another place."""
@@ -250,8 +238,8 @@ class RunFolder:
         every: list[Unit] = []
         for unit in self._units:
             every.append(unit)
-            if unit.kind == "prepare":
-                every += self.shards(unit.id)
+            if unit.kind in self.finding:
+                every += self.found_by(unit.id)
         return every
 
     def unit(self, name: str) -> Unit:
@@ -263,13 +251,13 @@ class RunFolder:
             raise HistobenchError(f"{self.path / UNITS} has no unit {name}; start a new run")
         return self._named[name]
 
-    def shards(self, prepare: str) -> list[Unit]:
-        """The units that preparing a dataset has found; none before it is done."""
-        if prepare not in self._shards:
-            if not (self.path / "shards" / f"{prepare}.jsonl").is_file():
+    def found_by(self, unit: str) -> list[Unit]:
+        """The units that another one has found; none before it is done."""
+        if unit not in self._found:
+            if not (self.path / FOUND / f"{unit}.jsonl").is_file():
                 return []
-            self._shards[prepare], _ = read_lines(self.path / "shards" / f"{prepare}.jsonl")
-        return self._shards[prepare]
+            self._found[unit], _ = read_lines(self.path / FOUND / f"{unit}.jsonl")
+        return self._found[unit]
 
     def refresh(self) -> None:
         """Take note of outputs that others have written."""
@@ -294,7 +282,8 @@ class RunFolder:
 
     def fail(self, unit: Unit, reason: str, *, state: str = FAILED, job: str = "") -> None:
         """Note that a unit cannot be done, and why; `job` is what messages call it."""
-        self._note(unit, {"state": state, "unit": unit.id, "job": job or unit.job, "reason": reason})
+        note = {"state": state, "unit": unit.id, "job": job or self.title(unit), "reason": reason}
+        self._note(unit, note)
 
     def _note(self, unit: Unit, note: Mapping[str, Any]) -> None:
         path = self._path(unit.id)
@@ -302,20 +291,41 @@ class RunFolder:
             write_json(path, note)  # in place of an output that no longer holds
         self._look(unit.id)
 
-    def forget_failures(self) -> int:
-        """Let what failed be tried again; how many units that are."""
-        self.refresh()
-        again = [
-            unit for unit, note in self._finished.items() if note["state"] != DONE or note.get("failures")
-        ]
-        count, gone = len(again), set(again)
-        for unit in self.units():  # what was made of the rest is made again with it
-            if unit.kind in ("compare", REPORT) and unit.id not in gone and not gone.isdisjoint(unit.needs):
-                gone.add(unit.id)
-        for name in gone:
-            self._path(name).unlink(missing_ok=True)
-            self._finished.pop(name, None)
-        return count
+    def forget(self, units: Iterable[str]) -> None:
+        """Let units be done again."""
+        for unit in units:
+            self._path(unit).unlink(missing_ok=True)
+            self._finished.pop(unit, None)
+
+    def claim(self, unit: Unit) -> Claim | None:
+        """The claim on a unit, None while another worker has it."""
+        return try_claim(self.part("claims") / f"{unit.id}.json", unit=unit.id)
+
+    def holders(self) -> Iterator[dict[str, Any]]:
+        """Who holds a claim that counts, one after the other: workers, and what they are at."""
+        for path in files_below(self.part("claims"), ".json", deep=False):
+            if (holder := holder_of(path)) is not None:
+                yield holder
+
+    @property
+    def driver(self) -> dict[str, Any] | None:
+        """The process that began the run, while it is there."""
+        return holder_of(self.path / DRIVER)
+
+    @contextlib.contextmanager
+    def driven(self) -> Iterator[None]:
+        """Let others see that this process is at work here."""
+        claim = try_claim(self.path / DRIVER)
+        try:
+            yield
+        finally:
+            if claim is not None:
+                claim.release()
+
+    def worker_arguments(self) -> list[str]:
+        """The arguments of a worker, which does no other units than those that there are now."""
+        self.units()
+        return ["worker", self.track, str(self.path.absolute()), "--digest", self.digest]
 
     def _path(self, unit: str) -> Path:
         return self.part("outputs") / f"{unit}.json"
@@ -323,19 +333,19 @@ class RunFolder:
     def _look(self, unit: str, is_there: Callable[[str], bool] = os.path.exists) -> dict[str, Any] | None:
         """Read an output, and believe it if all that it names is there."""
         note = read_note(f"{self._outputs}/{unit}.json")
-        if note is None or not _is_output(note, unit):
+        if note is None or note.get("unit") != unit or note.get("state") not in (DONE, FAILED, BLOCKED):
+            return None
+        if note["state"] != DONE:
+            fits = isinstance(note.get("job"), str) and isinstance(note.get("reason"), str)
+        else:
+            fits = self.is_output(note, unit)
+        if not fits:  # whoever can write to the folder may have written something else
             return None
         files = note.get("files", [])
         if not isinstance(files, list) or not all(isinstance(file, str) and is_there(file) for file in files):
             return None
         self._finished[unit] = note
         return note
-
-
-def worker_arguments(folder: RunFolder) -> list[str]:
-    """The arguments of a worker, which does no other units than those that the folder has now."""
-    folder.units()
-    return ["worker", "roi", str(folder.path.absolute()), "--digest", folder.digest]
 
 
 class _Listings:

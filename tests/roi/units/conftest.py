@@ -13,10 +13,11 @@ from PIL import Image
 
 from histobench.core.progress import Silent
 from histobench.roi.comparison.tidy_rows import read_rows
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.loop import Agenda
-from histobench.roi.work.run_folder import KINDS, RunFolder
-from histobench.roi.work.worker import Worker
+from histobench.roi.units.roi_run import KINDS, RoiRun
+from histobench.roi.units.worker import UnitWorker
+from histobench.work.engines import Display
+from histobench.work.loop import Agenda
+from histobench.work.run_folder import RunFolder
 
 ENCODERS = """
 import torch
@@ -60,10 +61,10 @@ class RandomHands:
         pass
 
     def run(self, folder: RunFolder, display: Display) -> bool:
-        workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(3)]
+        workers = [UnitWorker(RoiRun(folder.path), Silent()) for _ in range(3)]
         kinds = KINDS[: KINDS.index(self._until)] if self._until else KINDS
         for _ in range(self._rounds):
-            batches = list(Agenda(RunFolder(folder.path)).ready(kinds))
+            batches = list(Agenda(RoiRun(folder.path)).ready(kinds))
             if not batches:
                 break
             batch = self._rng.choice(batches)

@@ -17,7 +17,7 @@ from histobench.roi.results.layout import COMPLETE, SPLITS, TaskFiles
 from histobench.roi.results.reader import read_run
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import WITH_METHODS
-from histobench.roi.work.run_folder import DONE, RunFolder, Unit
+from histobench.work.run_folder import DONE, RunFolder, Unit
 
 # The table of one dataset as a file: one process writes it, another builds the report from it.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.presets import get_preset
-from histobench.roi.work.run_folder import RunFolder, Unit
+from histobench.work.run_folder import RunFolder, Unit
 
 #: Seconds of estimated work beyond which an evaluation is cut, and of every part unless it is one setting.
 LARGE_SECONDS = 300.0

@@ -18,7 +18,7 @@ import pytest
 import cluster_faults  # the command does the same with more faults
 from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
-from histobench.roi.work.status import status_of
+from histobench.roi.units.status import status_of
 
 pytestmark = pytest.mark.nightly
 

@@ -34,8 +34,8 @@ from histobench.roi.features.shard_plan import (
     write_features,
 )
 from histobench.roi.options import Settings
-from histobench.roi.work.hashing import hashes_of, order_of, read_images, read_keys, write_images, write_keys
-from histobench.roi.work.run_folder import DONE, RunFolder, Unit, write_lines
+from histobench.roi.units.hashing import hashes_of, order_of, read_images, read_keys, write_images, write_keys
+from histobench.work.run_folder import DONE, FOUND, RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
 SHARDS_PER_UNIT = {"cuda": 8}
@@ -63,7 +63,7 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
     begins = write_images(images, (shard.keys for shard in plan.units), plan.refs)
     keys = folder.part("images") / f"{unit.id}.keys"
     digest = write_keys(keys, dataset, plan.keys)
-    listed = folder.part("shards") / f"{unit.id}.jsonl"
+    listed = folder.part(FOUND) / f"{unit.id}.jsonl"
     write_lines(listed, shard_units(unit, plan, begins))
     folder.finish(
         unit,
@@ -272,7 +272,7 @@ def write_feature_files(
     missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
     shards = [
         folder.output(shard.id) or {}
-        for shard in folder.shards(prepare_unit.id)
+        for shard in folder.found_by(prepare_unit.id)
         if place in shard.spec["encoders"]
     ]
     if missing:

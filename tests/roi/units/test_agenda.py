@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from histobench.roi.work.loop import Agenda
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, write_lines
+from histobench.roi.units.roi_run import KINDS, RoiRun
+from histobench.work.loop import Agenda
+from histobench.work.run_folder import Unit, write_lines
 
 #: What the output of a unit has at least.
 NOTES: dict[str, dict[str, Any]] = {
@@ -53,14 +54,14 @@ def shards_of(prepare: Unit) -> list[Unit]:
 
 
 def ready_by_looking_at_everything(path: Path) -> set[str]:
-    folder = RunFolder(path)
+    folder = RoiRun(path)
     folder.refresh()
     done = {unit.id for unit in folder.units() if folder.state(unit.id) is not None}
     ready = set()
     for unit in folder.units():
         needs = set(unit.needs)
         if unit.kind == "features":
-            needs |= {shard.id for shard in folder.shards(unit.needs[0])}
+            needs |= {shard.id for shard in folder.found_by(unit.needs[0])}
         if unit.id not in done and needs <= done:
             ready.add(unit.id)
     return ready
@@ -72,8 +73,8 @@ def ready_by_looking_at_everything(path: Path) -> set[str]:
 def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: int) -> None:
     """Each takes batches as a driver of a cluster does; some are lost, some are finished by the other."""
     rng = random.Random(seed)
-    path = RunFolder.create(tmp_path, {}, units_of(3, 2)).path
-    drivers = [(RunFolder(path), Agenda(RunFolder(path))) for _ in range(2)]
+    path = RoiRun.create(tmp_path, {}, units_of(3, 2)).path
+    drivers = [(RoiRun(path), Agenda(RoiRun(path))) for _ in range(2)]
     held: list[list[list[Unit]]] = [[], []]
     for _ in range(2000):
         which = rng.randrange(2)
@@ -85,7 +86,7 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
         ready = next(agenda.ready(KINDS), [])
         if ready and rng.random() < 0.6:
             batch = ready[: rng.randint(1, 3)]
-            undone = {unit.id for unit in batch if RunFolder(path).output(unit.id) is None}
+            undone = {unit.id for unit in batch if RoiRun(path).output(unit.id) is None}
             assert undone <= ready_by_looking_at_everything(path)
             agenda.take(batch)
             held[which].append(batch)
@@ -99,7 +100,7 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
             agenda.note(batch)
         else:
             agenda.is_stale = True
-    end = RunFolder(path)
+    end = RoiRun(path)
     end.refresh()
     assert len(end.units()) == 3 * (1 + 10 + 6 + 2)
     assert {end.state(unit.id) for unit in end.units()} == {"done"}

@@ -12,18 +12,16 @@ from typing import Any
 from histobench.core.claim import holder_of
 from histobench.core.errors import HistobenchError
 from histobench.core.files import files_below
-from histobench.roi.work.engines.slurm import queued
-from histobench.roi.work.run_folder import BLOCKED, DONE, FAILED, RunFolder, Unit
+from histobench.roi.units.roi_run import RoiRun
+from histobench.work.engines import queued
+from histobench.work.run_folder import BLOCKED, DONE, FAILED, RunFolder, Unit
 
 # Whether a results folder is in use by a run that this one would get in the way of.
-
-#: In a run's folder: held by the process that began it, as long as it lives.
-DRIVER = "driver.json"
 
 
 def check_free(results: Path, plan: Mapping[str, Any]) -> None:
     """Raise where another engine, or another plan on a cluster, is at work in the results folder."""
-    last = RunFolder.latest(results)
+    last = RoiRun.latest(results)
     if last is None or not at_work(last):
         return
     engine, other = plan["engine"], last.plan.get("engine")
@@ -42,10 +40,8 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
 
 def at_work(folder: RunFolder) -> list[dict[str, Any]]:
     """Who is at work on a run: the holders of its claims, and the jobs that wait for their turn."""
-    paths = [folder.path / DRIVER, *files_below(folder.path / "claims", ".json", deep=False)]
-    holders = [holder for path in paths if (holder := holder_of(path)) is not None]
     jobs = [{"job": name, "tasks": count} for name, count in queued(folder).items()]
-    return [*holders, *jobs]
+    return [*([folder.driver] if folder.driver else []), *folder.holders(), *jobs]
 
 
 def differences(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -86,7 +82,7 @@ class Status:
 
 def status_of(results: Path) -> Status:
     """The run that was begun last in a results folder."""
-    folder = RunFolder.latest(results)
+    folder = RoiRun.latest(results)
     if folder is None:
         raise HistobenchError(f"no run in {results}: start one with `histobench run`")
     folder.refresh()
@@ -131,11 +127,6 @@ def status_of(results: Path) -> Status:
         tuple(sorted((folder.path / "logs").glob("*.log"))),
         not_staged,
     )
-
-
-def is_alive(folder: RunFolder) -> bool:
-    """Whether the process that began a run is still there."""
-    return holder_of(folder.path / DRIVER) is not None
 
 
 def _unfinished(claim: Path | None) -> tuple[str, str]:

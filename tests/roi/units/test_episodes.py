@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from histobench.core import clusters
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation import few_shot
@@ -20,13 +19,14 @@ from histobench.roi.options import Plan
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.schema import read_plan
 from histobench.roi.protocols.few_shot import few_shot_settings
-from histobench.roi.work import episodes
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.engines.slurm import SlurmEngine
-from histobench.roi.work.episodes import parts_of
-from histobench.roi.work.run_folder import RunFolder, Unit
-from histobench.roi.work.status import status_of
-from histobench.roi.work.worker import Worker
+from histobench.roi.units import episodes
+from histobench.roi.units.episodes import parts_of
+from histobench.roi.units.roi_run import RoiRun
+from histobench.roi.units.status import status_of
+from histobench.roi.units.worker import UnitWorker
+from histobench.work import clusters
+from histobench.work.engines import Display, SlurmEngine
+from histobench.work.run_folder import Unit
 
 SETTINGS = [(way, shot) for way in (2, 3) for shot in (1, 4)]
 
@@ -69,8 +69,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
     return found
 
 
-def latest(results: Path) -> RunFolder:
-    folder = RunFolder.latest(results)
+def latest(results: Path) -> RoiRun:
+    folder = RoiRun.latest(results)
     assert folder is not None
     folder.refresh()
     return folder
@@ -128,8 +128,8 @@ def test_what_is_damaged_gone_or_of_other_features_is_played_again(
     evaluate = [
         unit for unit in folder.units() if unit.kind == "evaluate" and unit.spec["task"] == "Few-shot"
     ]
-    again = RunFolder(folder.path)
-    Worker(again, Silent()).perform(evaluate)  # the one who puts it together plays what cannot be had
+    again = RoiRun(folder.path)
+    UnitWorker(again, Silent()).perform(evaluate)  # the one who puts it together plays what cannot be had
     assert (again.output(evaluate[0].id) or {})["outcome"] == "evaluated"
     assert played == Counter({(2, 1): 2, (2, 4): 2, (3, 1): 2, (3, 4): 1})
     other = replace(plan, seed=3)
@@ -187,7 +187,7 @@ def test_slurm_asks_for_the_tasks_that_the_episodes_need(
     monkeypatch.setattr(clusters, "submit_array", submit)
     units = [Unit("prepare", "d", "")]
     units += [Unit("episodes", "d", "e", {"settings": [n]}, seconds=300.0) for n in range(30)]
-    SlurmEngine({}, {}).run(RunFolder.create(tmp_path, {}, units), Display())
+    SlurmEngine({}, {}).run(RoiRun.create(tmp_path, {}, units), Display())
     assert tasks["features,episodes,evaluate,splits,compare"] == 10
 
 

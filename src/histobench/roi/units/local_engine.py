@@ -1,4 +1,4 @@
-"""What an engine is, and the local one: this process, and more where much is left."""
+"""The engine of one machine: this process, and more where much is left."""
 
 from __future__ import annotations
 
@@ -8,55 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from histobench.core.devices import free_memory, usable_cores
 from histobench.core.files import files_below, names_in
-from histobench.core.progress import Progress, Silent
 from histobench.roi.encoders.own_name import elsewhere_path, names_features
-from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, same_batch, worker_arguments
-from histobench.roi.work.worker import Worker
+from histobench.roi.units.roi_run import EVALUATING, KINDS
+from histobench.roi.units.worker import UnitWorker
+from histobench.work.engines import Display
+from histobench.work.loop import work_through
+from histobench.work.run_folder import RunFolder, Unit
 
-# What an engine is: something that gets the units of a run done.
-
-
-def _nothing() -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Display:
-    """Who is told what is going on; the two hooks make room for the bar of an extraction."""
-
-    progress: Progress = field(default_factory=Silent)
-    say: Callable[[str], None] = lambda text: None
-    before_extraction: Callable[[], None] = _nothing
-    after_extraction: Callable[[], None] = _nothing
-
-
-class Engine(Protocol):
-    """Gets units done, here or elsewhere; what was done is seen from their outputs alone."""
-
-    @property
-    def name(self) -> str:
-        """As it is asked for."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether one process computes the features of a dataset in one go."""
-
-    def check(self) -> None:
-        """Raise when there is nothing to run on, before anything is written."""
-
-    def run(self, folder: RunFolder, display: Display) -> bool:
-        """Get every unit done; False where that goes on after this call, in jobs of their own."""
-
-
-#: What is done without a network; units of different encoders do not depend on each other.
-EVALUATING = ("features", "episodes", "evaluate", "splits", "compare")
 #: Evaluations of one encoder and dataset for every process: fewer do not pay for its start.
 LEAST_EACH = 4
 #: Seconds that helpers have to end in.
@@ -76,7 +38,7 @@ class LocalEngine:
 
     def run(self, folder: RunFolder, display: Display) -> bool:
         """Do the units in their order; where there are many evaluations, these last and side by side."""
-        worker = Worker(folder, display.progress, display.say)
+        worker = UnitWorker(folder, display.progress, display.say)
 
         def before(units: Sequence[Unit]) -> None:
             if units[0].kind in ("hash", "prepare"):
@@ -92,7 +54,7 @@ class LocalEngine:
             processes = _fitting(folder, _processes(folder))
             with _helpers(folder, processes):
                 display.say(f"evaluating in {processes} processes")
-                told = Worker(folder, display.progress, _counted(folder, display.say, processes))
+                told = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
                 work_through(folder, told, kinds=EVALUATING)
         work_through(folder, worker, alone=True, before=before, after=after)
         return True
@@ -102,7 +64,7 @@ def _processes(folder: RunFolder) -> int:
     """How many processes evaluate: a core each, unless that is on a GPU or there is little to do."""
     folder.refresh()
     left = [unit for unit in folder.units() if unit.kind == "evaluate" and folder.state(unit.id) is None]
-    most = len({same_batch(unit) for unit in left}) // LEAST_EACH
+    most = len({folder.batch_of(unit) for unit in left}) // LEAST_EACH
     if most <= 1:
         return 1
     import torch
@@ -162,7 +124,7 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "histobench.cli.main", *worker_arguments(folder)]
+    command = [sys.executable, "-m", "histobench.cli.main", *folder.worker_arguments()]
     command += ["--kinds", ",".join(EVALUATING)]
     # Copies of one process import the libraries once, and end with this one. Elsewhere than on Linux a copy
     # may not use all libraries.

@@ -7,15 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
-from histobench.core.claim import Claim, holder_of, try_claim
-from histobench.core.files import files_below, names_in
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, same_batch
-from histobench.roi.work.worker import Worker
+from histobench.core.files import names_in
+from histobench.work.run_folder import RunFolder, Unit, Worker
 
 # What is left of a run's units and what of it can be done now, kept up to date unit by unit.
-
-#: Units of one batch that are handed out at a time, so that others find something to do as well.
-AT_ONCE = {"shards": 4}
 
 Batch = tuple[str, ...]
 
@@ -23,9 +18,9 @@ Batch = tuple[str, ...]
 class Agenda:
     """The units of some kinds that have no output; those of one batch are ready at the same time."""
 
-    def __init__(self, folder: RunFolder, kinds: Collection[str] = KINDS) -> None:
+    def __init__(self, folder: RunFolder, kinds: Collection[str] | None = None) -> None:
         self._folder = folder
-        self._kinds = kinds
+        self._kinds = folder.kinds if kinds is None else kinds
         self._taken: dict[str, Unit] = {}
         self.refresh()
 
@@ -34,14 +29,14 @@ class Agenda:
         self._folder.refresh()
         every = self._folder.units()
         left = [unit for unit in every if self._folder.state(unit.id) is None]
-        self._open_shards = Counter(unit.spec["prepare"] for unit in left if unit.kind == "shards")
+        self._open = Counter(unit.needs[0] for unit in left if unit.kind in self._folder.found)
         mine = [unit for unit in left if unit.kind in self._kinds]
         self.known = sum(unit.kind in self._kinds for unit in every)
         self._left = {unit.id for unit in mine}
         self._batches: dict[Batch, dict[str, Unit]] = {}
         for unit in mine:
             if unit.id not in self._taken:
-                self._batches.setdefault(same_batch(unit), {})[unit.id] = unit
+                self._batches.setdefault(self._folder.batch_of(unit), {})[unit.id] = unit
         self.is_stale = False
 
     @property
@@ -62,28 +57,28 @@ class Agenda:
         """Units are in somebody's hands, until they are noted."""
         for unit in units:
             self._taken[unit.id] = unit
-            self._batches[same_batch(unit)].pop(unit.id, None)
+            self._batches[self._folder.batch_of(unit)].pop(unit.id, None)
 
     def note(self, units: Iterable[Unit]) -> None:
         """Look at the outputs of these; what has none is to be done again."""
         for unit in units:
             self._taken.pop(unit.id, None)
-            batch = self._batches.setdefault(same_batch(unit), {})
+            batch = self._batches.setdefault(self._folder.batch_of(unit), {})
             if self._folder.output(unit.id) is None:
                 batch[unit.id] = unit
                 continue
             batch.pop(unit.id, None)
             if unit.id in self._left:  # else it was seen in the meantime
                 self._left.remove(unit.id)
-                if unit.kind == "shards":
-                    self._open_shards[unit.spec["prepare"]] -= 1
-                self.is_stale |= unit.kind == "prepare"  # which has found more units
+                if unit.kind in self._folder.found:
+                    self._open[unit.needs[0]] -= 1
+                self.is_stale |= unit.kind in self._folder.finding
 
     def _is_ready(self, unit: Unit) -> bool:
-        """Whether all that a unit needs has an output; feature files need every shard as well."""
+        """Whether all that a unit needs has an output, with what was found there."""
         if any(self._folder.state(need) is None for need in unit.needs):
             return False
-        return unit.kind != "features" or not self._open_shards[unit.needs[0]]
+        return unit.kind in self._folder.found or not any(self._open[need] for need in unit.needs)
 
 
 #: Seconds between two looks where everything is in others' hands.
@@ -98,7 +93,7 @@ def work_through(
     folder: RunFolder,
     worker: Worker,
     *,
-    kinds: Collection[str] = KINDS,
+    kinds: Collection[str] | None = None,
     alone: bool = False,
     stopped: Callable[[], bool] = lambda: False,
     before: Hook = lambda units: None,
@@ -109,8 +104,9 @@ def work_through(
     Unless it is `alone`, a worker claims what it does, which spares work; claims of the dead are taken over.
     The two hooks are told of every batch.
     """
+    kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds)
-    idle = 0
+    idle, since = 0, time.monotonic()
     while not stopped():
         if agenda.is_stale:
             agenda.refresh()
@@ -124,13 +120,13 @@ def work_through(
                 after(mine)
         if mine:
             agenda.note(mine)
-            idle = 0
+            idle, since = 0, time.monotonic()
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
         agenda.is_stale = True
-        idle = 0 if _at_work(folder) else idle + 1
-        if idle > LOOKS:
+        idle = 0 if any(True for _ in folder.holders()) else idle + 1
+        if idle > LOOKS or (folder.patience is not None and time.monotonic() - since > folder.patience):
             return
         time.sleep(PAUSE)
 
@@ -144,14 +140,14 @@ def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: E
             mine: list[Unit] = []
             done: list[Unit] = []
             for unit in batch:
-                if len(mine) >= AT_ONCE.get(unit.kind, len(batch)):
+                if len(mine) >= folder.at_once.get(unit.kind, len(batch)):
                     break
                 if unit.id in skipped:
                     continue
                 if folder.output(unit.id) is not None:
                     done.append(unit)
                     continue
-                claim = claim_unit(folder, unit)
+                claim = folder.claim(unit)
                 if claim is not None:
                     stack.callback(claim.release)
                     # It may have been finished just now.
@@ -161,13 +157,3 @@ def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: E
             if mine or agenda.is_stale:
                 return mine
     return []
-
-
-def _at_work(folder: RunFolder) -> bool:
-    claims = files_below(folder.part("claims"), ".json", deep=False)
-    return any(holder_of(path) is not None for path in claims)
-
-
-def claim_unit(folder: RunFolder, unit: Unit) -> Claim | None:
-    """The claim on a unit, None while another worker has it."""
-    return try_claim(folder.part("claims") / f"{unit.id}.json", unit=unit.id)

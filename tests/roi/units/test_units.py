@@ -32,14 +32,13 @@ from histobench.roi.options import Plan
 from histobench.roi.plan.benchmark import collect, run_benchmark
 from histobench.roi.plan.run import outcome_of, run_plan
 from histobench.roi.plan.schema import read_plan
-from histobench.roi.work import comparing
-from histobench.roi.work.engines import local as local_engine
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.engines.slurm import SlurmEngine
-from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, read_lines, worker_arguments
-from histobench.roi.work.status import status_of
-from histobench.roi.work.worker import Worker
+from histobench.roi.units import comparing, local_engine
+from histobench.roi.units.roi_run import KINDS, RoiRun
+from histobench.roi.units.status import status_of
+from histobench.roi.units.worker import UnitWorker
+from histobench.work.engines import Display, SlurmEngine
+from histobench.work.loop import work_through
+from histobench.work.run_folder import Unit, read_lines
 
 Same = Callable[[Path, Path], None]
 
@@ -53,14 +52,14 @@ class TwoWorkers:
     def check(self) -> None:
         pass
 
-    def run(self, folder: RunFolder, display: Display) -> bool:
-        workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(2)]
+    def run(self, folder: RoiRun, display: Display) -> bool:
+        workers = [UnitWorker(RoiRun(folder.path), Silent()) for _ in range(2)]
         for turn in range(200):
             folder.refresh()
             if all(folder.state(unit.id) is not None for unit in folder.units() if unit.kind in KINDS):
                 break
             left = iter((False, True))
-            work_through(RunFolder(folder.path), workers[turn % 2], stopped=lambda left=left: next(left))
+            work_through(RoiRun(folder.path), workers[turn % 2], stopped=lambda left=left: next(left))
         for worker in workers:
             worker.close()
         return True
@@ -113,7 +112,7 @@ def test_as_many_processes_evaluate_as_there_is_memory_for(
 ) -> None:
     (tmp_path / "elsewhere.npz").write_bytes(bytes(3 * 2**20))
     unit = Unit("features", "set", f"one=features:{tmp_path / 'elsewhere.npz'}")
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, [unit])
     each = local_engine.LIBRARIES + local_engine.COPIES * 3 * 2**20
     for free, processes in ((None, 8), (each * 100, 8), (each * 3, 3), (each - 1, 1)):
         monkeypatch.setattr(local_engine, "free_memory", lambda free=free: free)
@@ -122,11 +121,11 @@ def test_as_many_processes_evaluate_as_there_is_memory_for(
 
 def test_the_progress_line_counts_what_all_processes_have_done(tmp_path: Path) -> None:
     units = [Unit("evaluate", "set", "one", {"preset": "uni", "task": task}) for task in ("KNN", "Proto")]
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, units)
     said: list[str] = []
     say = local_engine._counted(folder, said.append, 2)
     say("set x one: Proto")
-    RunFolder(folder.path).finish(units[0])  # by another process
+    RoiRun(folder.path).finish(units[0])  # by another process
     say("set x one: Proto")
     assert said == [f"{done} of 2 evaluations, 2 processes; set x one: Proto" for done in (0, 1)]
 
@@ -160,7 +159,7 @@ def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not
 
     def report() -> int:
         made.clear()
-        outcome = outcome_of(RunFolder(folder.path), plan.results)
+        outcome = outcome_of(RoiRun(folder.path), plan.results)
         collect(outcome, n_bootstrap=20, over_splits=False, say=lambda _: None, heading="Summary")
         assert_same(local, plan.results)
         return len(made)
@@ -225,10 +224,10 @@ def test_done_is_what_the_output_and_the_files_it_names_say(
     shard.unlink()
     shutil.rmtree(plan.results / "tiles" / "Edge")
     assert sorted(status_of(plan.results).states) == ["done", "waiting"]
-    folder = RunFolder.latest(plan.results)
+    folder = RoiRun.latest(plan.results)
     assert folder is not None
     run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
-    assert RunFolder.latest(plan.results).path == folder.path  # type: ignore[union-attr]
+    assert RoiRun.latest(plan.results).path == folder.path  # type: ignore[union-attr]
     assert shard.exists()
     assert_same(local, plan.results)
 
@@ -261,7 +260,7 @@ def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
     assert done.outcome.evaluated == 4
     assert {table.entries[0].name for c in done.comparisons for table in c.tables} <= {"Colour", "Edge"}
     assert all(len(table.entries) == 2 for c in done.comparisons for table in c.tables)
-    folder = RunFolder.latest(plan.results)
+    folder = RoiRun.latest(plan.results)
     assert folder is not None
     for path in (folder.path / "tables").iterdir():  # made again with what had failed
         with zipfile.ZipFile(path) as archive:
@@ -308,7 +307,7 @@ def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
 @pytest.mark.slow
 def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_line(plan: Plan) -> None:
     run_benchmark(plan, engine=TwoWorkers())
-    folder = RunFolder.latest(plan.results)
+    folder = RoiRun.latest(plan.results)
     assert folder is not None
     claim = try_claim(folder.path / "claims" / "some.json")
     assert claim is not None
@@ -323,11 +322,11 @@ def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_lin
 
 @pytest.mark.slow
 def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders: list[RunFolder] = []
+    folders: list[RoiRun] = []
 
     class OnlyPrepares(TwoWorkers):
-        def run(self, folder: RunFolder, display: Display) -> bool:
-            work_through(folder, Worker(folder, Silent()), kinds=until)
+        def run(self, folder: RoiRun, display: Display) -> bool:
+            work_through(folder, UnitWorker(folder, Silent()), kinds=until)
             folders.append(folder)
             return False
 
@@ -347,8 +346,8 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
         path.write_text(
             json.dumps({**content, note: value if isinstance(value, str) else content[note] | value})
         )
-        again = RunFolder(folder.path)
-        work_through(again, Worker(again, Silent()), kinds=kinds)
+        again = RoiRun(folder.path)
+        work_through(again, UnitWorker(again, Silent()), kinds=kinds)
         reasons = {reason for cell in status_of(plan.results).cells for reason in cell.reasons}
         assert all(told in reason for reason in reasons)
         assert reasons
@@ -369,8 +368,8 @@ def test_weights_that_are_missing_on_a_node_fail_their_encoder_and_no_other(
     both = replace(plan, encoders=names)
 
     class LosesWeights(TwoWorkers):
-        def run(self, folder: RunFolder, display: Display) -> bool:
-            work_through(folder, Worker(folder, Silent()), kinds=("prepare",))
+        def run(self, folder: RoiRun, display: Display) -> bool:
+            work_through(folder, UnitWorker(folder, Silent()), kinds=("prepare",))
             weights.rename(tmp_path / "away.pt")
             return super().run(folder, display)
 
@@ -423,7 +422,7 @@ def test_the_table_of_the_status_lines_up_whatever_datasets_are_called(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units = [Unit("evaluate", name, "e", {"task": "KNN"}) for name in ("a", "組織", "bell\x07")]
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, units)
     folder.finish(units[0], outcome="evaluated")
     folder.fail(units[1], "no such weights")
     assert main(["status", str(tmp_path)]) == 0
@@ -444,7 +443,7 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
 ) -> None:
     """Few files of a folder are looked for one by one, of many the folder is listed."""
     units = [Unit("evaluate", "d", "e", {"task": str(number)}) for number in range(many)]
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, units)
     files = [tmp_path / "shards" / f"{number}.bin" for number in range(many)]
     files[0].parent.mkdir()
     for unit, path in zip(units, files, strict=True):
@@ -456,7 +455,7 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
     files[-1].unlink()
     assert dict(status_of(tmp_path).states) == {"done": many - 1, "waiting": 1}
     folder.finish(units[0], outcome="evaluated")
-    again = RunFolder(folder.path)
+    again = RoiRun(folder.path)
     again.refresh()
     assert [again.state(unit.id) for unit in again.units()] == ["done"] * (many - 1) + [None]
     assert again.units() == units
@@ -487,7 +486,7 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
 )
 def test_an_output_that_no_worker_wrote_counts_for_nothing(tmp_path: Path, note: bytes) -> None:
     unit = Unit("evaluate", "d", "e", {"task": "KNN"})
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, [unit])
     (folder.path / "outputs").mkdir(exist_ok=True)
     (folder.path / "outputs" / f"{unit.id}.json").write_bytes(note.replace(b"UNIT", unit.id.encode()))
     folder.refresh()
@@ -499,20 +498,20 @@ def test_an_output_that_no_worker_wrote_counts_for_nothing(tmp_path: Path, note:
 
 
 def test_the_run_that_was_begun_last_is_the_latest_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    first = RunFolder.create(tmp_path, {}, [])
+    first = RoiRun.create(tmp_path, {}, [])
     ahead = first.path.with_name("29990101-000000-000000-abcdef")
     first.path.rename(ahead)
     for _ in range(3):
-        second = RunFolder.create(tmp_path, {}, [])
-        found = RunFolder.latest(tmp_path)
+        second = RoiRun.create(tmp_path, {}, [])
+        found = RoiRun.latest(tmp_path)
         assert found is not None
         assert found.path == second.path
 
 
 def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:
     for _ in range(20):
-        begun = RunFolder.create(tmp_path, {}, [])
-        latest = RunFolder.latest(tmp_path)
+        begun = RoiRun.create(tmp_path, {}, [])
+        latest = RoiRun.latest(tmp_path)
         assert latest is not None
         assert latest.path == begun.path
 
@@ -534,7 +533,7 @@ def test_copies_of_a_dataset_that_others_finish_are_removed_later(
 
         def refresh(self) -> None: ...
 
-        def shards(self, prepare: str) -> list[Any]:
+        def found_by(self, prepare: str) -> list[Any]:
             return [SimpleNamespace(id=f"{prepare}-{number}") for number in range(2)]
 
         def state(self, unit: str) -> str | None:
@@ -542,7 +541,7 @@ def test_copies_of_a_dataset_that_others_finish_are_removed_later(
 
     monkeypatch.setattr(local_copies, "LocalCopies", Copies)
     folder = Folder()
-    worker = Worker(folder, Silent())  # type: ignore[arg-type]
+    worker = UnitWorker(folder, Silent())  # type: ignore[arg-type]
     for name in ("A", "B"):
         worker._copies_of(SimpleNamespace(id=name, spec={"settings": {"stage": name}}))  # type: ignore[arg-type]
         folder.finished.add(f"{name}-0")
@@ -580,13 +579,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_an_output_without_what_its_readers_need_counts_for_nothing(tmp_path: Path, kind: str) -> None:
     """Every value is left out, and replaced by one of another type, wherever it is in the output."""
     unit = Unit(kind, "d", "e", {"prepare": ""})
-    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    folder = RoiRun.create(tmp_path, {"engine": "local"}, [unit])
     path = folder.path / "outputs" / f"{unit.id}.json"
 
     def counts(note: dict[str, Any]) -> bool:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"state": "done", "unit": unit.id, **note}))
-        return RunFolder(folder.path).output(unit.id) is not None
+        return RoiRun(folder.path).output(unit.id) is not None
 
     assert counts(SHAPES[kind])
     for key in SHAPES[kind]:
@@ -603,15 +602,15 @@ def test_a_worker_follows_the_units_that_it_was_given_and_no_others(
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     spec = {"recipes": [{"name": f"{tmp_path / 'own.py'}:Own"}], "source": {}, "settings": {}, "whole": False}
-    folder = RunFolder.create(tmp_path / "results", {}, [Unit("prepare", "d", "", spec)])
-    command = worker_arguments(folder)
+    folder = RoiRun.create(tmp_path / "results", {}, [Unit("prepare", "d", "", spec)])
+    command = folder.worker_arguments()
     text = (folder.path / "units.jsonl").read_text()
     (folder.path / "units.jsonl").write_text(text.replace("own.py", "evil.py"))
     assert main(command) == 2
     assert "units.jsonl was changed after the run began" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
     (folder.path / "units.jsonl").write_text(text)
-    assert RunFolder(folder.path, folder.digest).units() == folder.units()
+    assert RoiRun(folder.path, folder.digest).units() == folder.units()
 
 
 @pytest.mark.sample(1)
@@ -634,25 +633,25 @@ def test_no_output_makes_a_worker_run_another_file_read_others_or_mix_rows_up(
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{own.read_text()}")
     elsewhere = next(path for path in sorted(local.rglob("*.pt")) if "Colour" in path.name)
 
-    def another_file(folder: RunFolder, path: Path) -> None:
+    def another_file(folder: RoiRun, path: Path) -> None:
         path.write_text(path.read_text().replace(str(own), str(tmp_path / "evil.py")))
 
-    def another_order(folder: RunFolder, path: Path) -> None:
+    def another_order(folder: RoiRun, path: Path) -> None:
         keys = folder.path / "images" / f"{path.stem}.keys"
         rows = keys.read_bytes()
         keys.write_bytes(rows[32:] + rows[:32])
 
-    def junk_images(folder: RunFolder, path: Path) -> None:
+    def junk_images(folder: RoiRun, path: Path) -> None:
         (folder.path / "images" / f"{path.stem}.jsonl").write_bytes(b"[5]\n" * 1000)
 
-    def features_elsewhere(folder: RunFolder, path: Path) -> None:
+    def features_elsewhere(folder: RoiRun, path: Path) -> None:
         note = json.loads(path.read_text())
         found = torch.load(elsewhere, weights_only=True)["metadata"]["fingerprint"]
         for file in note["extracted"].values():
             file |= {"path": str(elsewhere), "fingerprint": found}
         path.write_text(json.dumps(note))
 
-    def linked_folder(folder: RunFolder, path: Path) -> None:
+    def linked_folder(folder: RoiRun, path: Path) -> None:
         (folder.path / "tables").symlink_to(tmp_path)
 
     harms = {
@@ -664,10 +663,10 @@ def test_no_output_makes_a_worker_run_another_file_read_others_or_mix_rows_up(
     }
 
     class Hostile(TwoWorkers):
-        def run(self, folder: RunFolder, display: Display) -> bool:
-            work_through(folder, Worker(folder, Silent()), kinds=KINDS[: KINDS.index(kind) + 1])
+        def run(self, folder: RoiRun, display: Display) -> bool:
+            work_through(folder, UnitWorker(folder, Silent()), kinds=KINDS[: KINDS.index(kind) + 1])
             harms[harm](folder, min((folder.path / "outputs").glob(f"{kind}-*.json")))
-            return super().run(RunFolder(folder.path), display)
+            return super().run(RoiRun(folder.path), display)
 
     before = set(tmp_path.iterdir())
     done = run_plan(plan, engine=Hostile())
@@ -721,7 +720,7 @@ echo $((71 + n))
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
-    folder = RunFolder.create(tmp_path / "results", {"engine": "slurm"}, [Unit("prepare", "d", "")])
+    folder = RoiRun.create(tmp_path / "results", {"engine": "slurm"}, [Unit("prepare", "d", "")])
     told = "what was queued before it is canceled" if cancels else "cancel the others: scancel 71 72"
     line = rf"QOSMaxSubmitJobPerUserLimit \(the job evaluate with 1 tasks\); {told}$"
     with pytest.raises(HistobenchError, match=line):

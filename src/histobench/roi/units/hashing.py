@@ -30,7 +30,7 @@ from histobench.roi.features.cache.hashed_images import ENDING, HashedImages
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.options import Settings
-from histobench.roi.work.run_folder import DONE, RunFolder, Unit
+from histobench.work.run_folder import DONE, RunFolder, Unit
 
 #: A dataset with fewer images is hashed where it is prepared.
 LARGE = 200_000

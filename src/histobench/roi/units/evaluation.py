@@ -20,8 +20,8 @@ from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.roi.options import Options
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.work.episodes import played_in
-from histobench.roi.work.run_folder import RunFolder, Unit, kind_of
+from histobench.roi.units.episodes import played_in
+from histobench.work.run_folder import RunFolder, Unit, kind_of
 
 
 def evaluate_units(
@@ -29,7 +29,7 @@ def evaluate_units(
 ) -> None:
     """Tasks of one encoder, dataset and preset; `features` is the output of its feature files."""
     tasks = tuple(unit.spec["task"] for unit in units)
-    job = units[0].job
+    job = folder.title(units[0])
     played = played_in(folder) if any(kind_of(need) == "episodes" for need in units[0].needs) else None
     request = _request(units[0], tasks, features, played)
     done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
@@ -69,7 +69,7 @@ def evaluate_splits(
         _request(unit, tuple(unit.spec["tasks"]), features),
         scheme,
         resume=True,
-        on_split=lambda split, count: say(f"{unit.job}: {split.name} of {count} splits"),
+        on_split=lambda split, count: say(f"{folder.title(unit)}: {split.name} of {count} splits"),
     )
     splits = {
         part.results_dir.name: {

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
-from histobench.core import clusters, files
+from histobench.core import files
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.data.image_ref import ImageRef, locate
@@ -37,13 +37,14 @@ from histobench.roi.options import Plan, Settings
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.run import run_plan
 from histobench.roi.plan.schema import read_plan
-from histobench.roi.work import hashing
-from histobench.roi.work.engines.local import Display
-from histobench.roi.work.engines.slurm import SlurmEngine
-from histobench.roi.work.hashing import hash_units, hashes_of, write_list
-from histobench.roi.work.run_folder import RunFolder, Unit
-from histobench.roi.work.status import status_of
-from histobench.roi.work.worker import Worker, WorkerStoppedError
+from histobench.roi.units import hashing
+from histobench.roi.units.hashing import hash_units, hashes_of, write_list
+from histobench.roi.units.roi_run import RoiRun
+from histobench.roi.units.status import status_of
+from histobench.roi.units.worker import UnitWorker, WorkerStoppedError
+from histobench.work import clusters
+from histobench.work.engines import Display, SlurmEngine
+from histobench.work.run_folder import Unit
 
 Same = Callable[[Path, Path], None]
 
@@ -92,8 +93,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return names
 
 
-def latest(results: Path) -> RunFolder:
-    folder = RunFolder.latest(results)
+def latest(results: Path) -> RoiRun:
+    folder = RoiRun.latest(results)
     assert folder is not None
     folder.refresh()
     return folder
@@ -258,10 +259,10 @@ def test_a_worker_that_is_stopped_keeps_what_it_has_hashed(
     folder = latest(plan.results)
     first = folder.units()[0]
     with pytest.raises(WorkerStoppedError):
-        Worker(folder, Stopping()).perform([first])
+        UnitWorker(folder, Stopping()).perform([first])
     assert folder.output(first.id) is None
     assert len(reads) == 8
-    Worker(folder, Silent()).perform([first])
+    UnitWorker(folder, Silent()).perform([first])
     assert folder.output(first.id) is not None
     assert len(reads) == 16
 
@@ -306,8 +307,8 @@ def test_units_read_an_archive_together_and_find_what_one_process_finds(
     assert [sum(".tar/" in name for name in names) for names in lists].count(24) == 1
     assert [sum(".zip/" in name for name in names) for names in lists].count(12) == 1
     prepare = Unit("prepare", "boxes", "", needs=tuple(unit.id for unit in units))
-    folder = RunFolder.create(tmp_path / "results", {}, [*units, prepare])
-    Worker(folder, Silent()).perform(units)
+    folder = RoiRun.create(tmp_path / "results", {}, [*units, prepare])
+    UnitWorker(folder, Silent()).perform(units)
     assert len(reads) == 48  # those in no archive of that name are not there to be read
     with closing(open_pool(0)) as pool:
         given = take_inventory(dataset, pool, tmp_path / "node", hashes_of(folder, prepare, dataset))
@@ -369,7 +370,7 @@ def test_slurm_hashes_in_an_array_that_preparing_waits_for(
     monkeypatch.setattr(clusters, "submit_array", submit)
     units = [Unit("hash", "d", "", {"list": str(number)}, seconds=65.5) for number in range(153)]
     units.append(Unit("prepare", "d", "", needs=tuple(unit.id for unit in units)))
-    folder = RunFolder.create(tmp_path, {}, units)
+    folder = RoiRun.create(tmp_path, {}, units)
     engine = SlurmEngine({"gres": "gpu:1"}, {"mem": "4G"})
     assert not engine.run(folder, Display())
     assert submitted[0] == ("hash", 11, "", {"mem": "4G"})  # 2.8 hours by quarters of an hour

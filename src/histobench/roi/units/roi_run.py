@@ -1,0 +1,151 @@
+"""A run of the ROI track: the kinds of its units, what their outputs hold, and the jobs that do them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from histobench.core.progress import Progress
+from histobench.work.clusters import MOST_TASKS
+from histobench.work.run_folder import DONE, RunFolder, Step, Unit, Worker, kind_of
+
+#: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
+#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `episodes`
+#: plays some settings of a large few-shot evaluation; `evaluate` and `splits` are tasks on features;
+#: `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("hash", "prepare", "shards", "features", "episodes", "evaluate", "splits", "compare")
+#: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
+REPORT = "report"
+#: What is done without a network; units of different encoders do not depend on each other.
+EVALUATING = ("features", "episodes", "evaluate", "splits", "compare")
+#: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
+TASK_SECONDS = 15 * 60
+#: An evaluation of one task, about, for the size of the array.
+EVALUATION_SECONDS = 30.0
+
+#: What readers rely on in the output of a finished unit, by its kind: "*" stands for every key, and a key
+#: with "?" may be missing. Whoever can write to the folder may have written something else.
+_NUMBER = (int, float)
+_FEATURES = {
+    "extracted": {"*": {"path": str, "fingerprint": str}},
+    "computed": int,
+    "seconds": _NUMBER,
+    "device": str,
+}
+_PLANNED = {
+    "encoders": list,
+    "order": str,
+    "digest": str,
+    "device": str,
+    "device_kind": str,
+    "threads": int,
+    "unreadable": {"*": str},
+}
+_SHAPES: dict[str, dict[str, Any]] = {
+    "prepare": {"failures": {"*": str}, "?versions": dict},
+    "features": _FEATURES,
+    "shards": {"computed": {"*": int}, "seconds": {"*": _NUMBER}, "?not_staged": str},
+    "evaluate": {"outcome": str, "?reason": str},
+    "splits": {"splits": {"*": {"evaluated": list, "unchanged": list, "failed": {"*": str}}}},
+}
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if "*" in shape:
+        return all(_fits(each, shape["*"]) for each in value.values())
+    return all(
+        _fits(value.get(key.lstrip("?")), each)
+        for key, each in shape.items()
+        if not key.startswith("?") or key[1:] in value
+    )
+
+
+class RoiRun(RunFolder):
+    """A plan as units: images hashed, features computed and written, tasks evaluated and compared."""
+
+    track = "roi"
+    kinds = KINDS
+    on_device = ("prepare", "shards")
+    beside_device = ("hash",)
+    finding = ("prepare",)
+    found = ("shards",)
+    at_once = {"shards": 4}  # noqa: RUF012 - declared in the base class
+
+    def open_worker(self, progress: Progress, say: Callable[[str], None] = lambda _: None) -> Worker:
+        """Computes features and evaluates them."""
+        from histobench.roi.units.worker import UnitWorker
+
+        return UnitWorker(self, progress, say)
+
+    def batch_of(self, unit: Unit) -> tuple[str, ...]:
+        """Units of one batch share an encoder on the device, or loaded features."""
+        if unit.kind == "shards":
+            return unit.kind, unit.spec["prepare"], json.dumps(unit.spec["encoders"])
+        if unit.kind == "evaluate":
+            alone = unit.id if len(unit.needs) > 1 else ""  # it waits for more than the features
+            return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"], alone
+        return (unit.id,)
+
+    def title(self, unit: Unit) -> str:
+        """What messages call a unit."""
+        parts = [unit.dataset, unit.encoder, str(unit.spec.get("preset", ""))]
+        title = " x ".join(part for part in parts if part)
+        if unit.kind == "compare":
+            return f"{title}: encoders compared by {unit.spec['task']}"
+        return f"{title}: features" if unit.kind in ("hash", "prepare", "shards", "features") else title
+
+    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
+        """Whether the note has what readers of this kind of unit rely on."""
+        kind = kind_of(unit)
+        if kind == "prepare":  # all features were computed at once, or only planned
+            whole = {"extractions": {"*": _FEATURES}}
+            return _fits(note, _SHAPES[kind]) and _fits(note, whole if "extractions" in note else _PLANNED)
+        return _fits(note, _SHAPES.get(kind, {}))
+
+    def forget_failures(self) -> int:
+        """Let what failed be tried again; how many units that are."""
+        self.refresh()
+        finished = {unit.id: self.output(unit.id) or {} for unit in self.units() if self.state(unit.id)}
+        again = {unit for unit, note in finished.items() if note["state"] != DONE or note.get("failures")}
+        gone = set(again)
+        for unit in self.units():  # what was made of the rest is made again with it
+            if unit.kind in ("compare", REPORT) and not gone.isdisjoint(unit.needs):
+                gone.add(unit.id)
+        self.forget(gone)
+        return len(again)
+
+    def steps(self) -> list[Step]:
+        """One that prepares, an array that computes, an array that evaluates, one that collects.
+
+        For large datasets there is an array that hashes images before all of them.
+        """
+        units = self.units()
+        hashing = [unit.seconds or 0.0 for unit in units if unit.kind == "hash"]
+        planning = sum(unit.kind == "prepare" for unit in units)
+        computing = sum(unit.seconds or 0.0 for unit in units if unit.kind == "features")
+        evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
+        evaluating += sum(unit.seconds or 0.0 for unit in units if unit.kind == "episodes")
+        # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
+        preparing = ("hash", "prepare") if hashing else ("prepare",)
+        return [
+            *([Step("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),
+            Step("prepare", preparing, min(planning, MOST_TASKS), on_device=True, is_shared=False),
+            Step("shards", ("shards",), _tasks(computing), on_device=True),
+            Step("evaluate", EVALUATING, _tasks(evaluating)),
+            Step("collect", ("compare", REPORT), 1, is_shared=False),
+        ]
+
+
+def _tasks(seconds: float) -> int:
+    """How many tasks share so much work.
+
+    >>> _tasks(0), _tasks(3600), _tasks(1e9)
+    (1, 4, 1000)
+    """
+    return min(MOST_TASKS, max(1, math.floor(seconds / TASK_SECONDS)))

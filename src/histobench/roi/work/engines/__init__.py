@@ -1,1 +1,0 @@
-"""Who does the units: this process, a Ray cluster, Slurm jobs."""
