@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from histobench.mint.configs.cell import Cell
     from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-    from histobench.mint.runs.parted_run import AgentRun
+    from histobench.mint.runs.parted_run import PartedRun
     from histobench.mint.runs.play import Loaded
     from histobench.mint.runs.run import RunOutcome
     from histobench.work.engines import Engine
@@ -241,18 +241,18 @@ GLANCE_SECONDS = 5.0
 
 def run_elsewhere(args: argparse.Namespace) -> int:
     """Let an engine play the parts of a run."""
-    from histobench.mint.runs.parted_run import AgentRun
+    from histobench.mint.runs.parted_run import PartedRun
     from histobench.mint.runs.play import load_cells
 
     options = RunOptions.of(args)
-    return share_out(args, options, lambda: load_cells(options), AgentRun)
+    return share_out(args, options, lambda: load_cells(options), PartedRun)
 
 
 def share_out(
     args: argparse.Namespace,
     options: RunOptions,
     load: Callable[[], Loaded],
-    kind: type[AgentRun],
+    kind: type[PartedRun],
     more: Mapping[str, Any] | None = None,
 ) -> int:
     """Check the run, write its parts and let an engine play them."""
@@ -272,6 +272,8 @@ def share_out(
     counter = count(run, loaded)
     before = counter.standing()
     if before.done == before.total:
+        for unit in run.units():
+            run.finish(unit, problems=[])
         print_summary(output, cells, outcome_of(run, counter))
         return 0
     if engine is slurm:
@@ -284,7 +286,8 @@ def share_out(
     with progress_display(console, counter) as show, run.driven():
         glances = _Glances(lambda: show(outcome_of(run, count(run, loaded)).standing))
         engine.run(run, Display(say=glances))
-    outcome = outcome_of(run, count(run, loaded))
+        outcome = outcome_of(run, count(run, loaded))
+        show(outcome.standing)
     print_summary(output, cells, outcome)
     return 0 if outcome.complete else INCOMPLETE
 

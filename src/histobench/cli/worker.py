@@ -76,9 +76,9 @@ def _run_of(args: argparse.Namespace) -> RunFolder:
     if args.track == "roi":
         return RoiRun(path, args.digest)
     if args.track == "mint":
-        from histobench.mint.runs.parted_run import AgentRun
+        from histobench.mint.runs.parted_run import PartedRun
 
-        return AgentRun(path, args.digest)
+        return PartedRun(path, args.digest)
     from histobench.consult.playing import StudyRun
 
     return StudyRun(path, args.digest)

@@ -26,7 +26,7 @@ from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import AgentRun
+from histobench.mint.runs.parted_run import PartedRun
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
 from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
 from histobench.mint.runs.request import plan_expert
@@ -107,7 +107,7 @@ def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | Non
     return Played(output, tuple(cells), outcome)
 
 
-class StudyRun(AgentRun):
+class StudyRun(PartedRun):
     """A run of a study that is shared out between workers."""
 
     track = "consult"

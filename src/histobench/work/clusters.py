@@ -44,14 +44,7 @@ def connect(address: str | None = None) -> None:
             include_dashboard=False if address in (None, "local") else None,
             logging_level="error",
         )
-    except (
-        ConnectionError,
-        ValueError,
-        RuntimeError,
-        OSError,
-        TimeoutError,
-        ray.exceptions.RayError,
-    ) as error:
+    except Exception as error:  # Ray has no class of its own for a node that does not start in time
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         where = address or "this machine"
         if _asks_for_token(error):

@@ -25,7 +25,7 @@ from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import AgentRun, count, plan_parts
+from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
 from histobench.mint.runs.run import Job, _play, _Progress
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
@@ -36,7 +36,7 @@ EPISODES = 30
 PARTS = 3
 
 
-def play_part(run: AgentRun, number: int) -> Played:
+def play_part(run: PartedRun, number: int) -> Played:
     """What a worker does that takes this unit."""
     options, part, spent, more = run.spec(run.units()[number])
     return run.play_part(options, more, open_writer(run.results, part, spent_before=spent), no_display)

@@ -42,7 +42,7 @@ from histobench.work.run_folder import FAILED, RunFolder, Step, Unit
 PLAY = "play"
 
 
-class AgentRun(RunFolder):
+class PartedRun(RunFolder):
     """Each unit is a part of the episodes; its spec has the options, and the dollars spent before.
 
     `more` in it is what a study of its own kind needs besides the options.
@@ -94,7 +94,7 @@ class PartWorker:
 
     def __init__(
         self,
-        run: AgentRun,
+        run: PartedRun,
         display: Display = no_display,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -138,9 +138,9 @@ def plan_parts(
     cells: Loaded | None = None,
     more: Mapping[str, Any] | None = None,
     *,
-    kind: type[AgentRun] = AgentRun,
+    kind: type[PartedRun] = PartedRun,
     engine: str = "",
-) -> AgentRun:
+) -> PartedRun:
     """Check everything that can be checked here, and write down what the workers need to know.
 
     `cells` are those of `load_cells` for these options, unless they are given.
@@ -169,7 +169,7 @@ def plan_parts(
     return kind.create(output, {"engine": engine}, units)
 
 
-def count(run: AgentRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
+def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
     """All episodes of the run and those that are on disk, whoever has played them."""
     options, *_ = run.spec()
     places = [
@@ -185,7 +185,7 @@ def count(run: AgentRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -
     return counter
 
 
-def outcome_of(run: AgentRun, counter: EpisodeCounter) -> RunOutcome:
+def outcome_of(run: PartedRun, counter: EpisodeCounter) -> RunOutcome:
     """How far the run is, and what kept workers from going on."""
     _, _, spent, _ = run.spec()
     standing = counter.standing(spent=spent + spent_by_writers(run.results))
