@@ -27,9 +27,8 @@ from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import PartedRun
-from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
+from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell, plan_expert
 from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
-from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import OpenPlayer
 from histobench.mint.runs.writers import Writer, check_alone
 from histobench.mint.sandbox import check_sandbox

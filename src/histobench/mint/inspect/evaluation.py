@@ -14,8 +14,7 @@ from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FORMS, FeedbackKind
 from histobench.mint.inspect.solver import EXPERT, Playbook, mint_episode, task_success
 from histobench.mint.prompts.first_message import choose_wording
-from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan
-from histobench.mint.runs.request import RunRequest
+from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, plan_cells
 from histobench.mint.runs.task_source import NAME, choose_datasets, load_tasks
 from histobench.mint.tasks.base import Task as MintTask
 from histobench.mint.tasks.base import as_rule
@@ -51,11 +50,11 @@ def mint(
     names = tasks.split(",") if isinstance(tasks, str) else tasks
     datasets = choose_datasets([name.strip() for name in names])
     expert = _expert(feedback, gt)
-    request = RunRequest(
-        agent=AgentSpec("inspect"),
-        name="inspect",
-        datasets=datasets,
-        budgets=(k,),
+    cells = plan_cells(
+        "inspect",
+        AgentSpec("inspect"),
+        datasets,
+        (k,),
         expert=expert,
         expert_name=NONE if expert is None else PLACEBO if feedback == PLACEBO else EXPERT,
         sampling=SAMPLING,
@@ -64,7 +63,7 @@ def mint(
     )
     loaded = [(dataset, item) for dataset in datasets for item in load_tasks(dataset, data)]
     playbook = Playbook(
-        cells={planned.dataset.name: planned for planned in request.cells()},
+        cells={planned.dataset.name: planned for planned in cells},
         tasks={(dataset.name, str(item.task_id)): item for dataset, item in loaded},
         wording=choose_wording(prompts, prompts_dir),
         wikipedia=wikipedia,

@@ -1,11 +1,12 @@
-"""One cell of a run: who plays which dataset under which setting."""
+"""The cells of a run: who plays which dataset under which setting."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain
 from histobench.core.version import __version__
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.spec import AgentSpec
-from histobench.mint.configs.cell import Cell
+from histobench.mint.agents.spec import AgentSpec, parse_agent
+from histobench.mint.configs.cell import NONE, Cell
 from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.tasks.base import Rule
@@ -95,6 +96,64 @@ class PlannedCell:
             "python": platform.python_version(),
             "histobench": __version__,
         }
+
+
+def plan_cells(
+    name: str,
+    agent: AgentSpec,
+    datasets: Sequence[TaskDataset],
+    budgets: Sequence[int],
+    *,
+    expert: ExpertPlan | None = None,
+    expert_name: str = NONE,
+    calls: str = "text",
+    **how: Any,
+) -> list[PlannedCell]:
+    """A cell for each budget and dataset; `how` they are played are fields of `PlannedCell`."""
+    return [
+        PlannedCell(
+            Cell(
+                name,
+                dataset.type,
+                dataset.name,
+                feedback_model=expert_name,
+                feedback_type=expert.kind.name if expert else NONE,
+                max_steps=budget,
+                max_propose_solution=1 if budget == 1 else 2,  # as the benchmark has it
+                calls=calls,
+            ),
+            dataset,
+            agent,
+            expert=expert,
+            **how,
+        )
+        for budget in budgets
+        for dataset in datasets
+    ]
+
+
+def parse_budgets(text: str) -> list[int]:
+    """The budgets that a text names.
+
+    >>> parse_budgets("5"), parse_budgets("1..3"), parse_budgets("1,5")
+    ([5], [1, 2, 3], [1, 5])
+    """
+    budgets: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:(?:\.\.|-)\s*(\d+)\s*)?", part)
+        if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
+            raise HistobenchError(f"{text!r} names no budgets; write `k` 5, `k` 1,3,5 or `k` 1..5")
+        budgets += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return list(dict.fromkeys(budgets))
+
+
+def plan_expert(text: str, kind: FeedbackKind) -> ExpertPlan | None:
+    """The expert that a text names: `none`, `placebo` or an agent."""
+    if text in ("none", NONE):
+        return None
+    if text == PLACEBO or kind.form == "placebo":
+        return ExpertPlan(replace(kind, form="placebo"))
+    return ExpertPlan(kind, parse_agent(text))
 
 
 def _version_of(task_class: type) -> dict[str, Any]:

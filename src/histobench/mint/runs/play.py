@@ -25,8 +25,7 @@ from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
-from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
-from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
+from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell, parse_budgets, plan_cells, plan_expert
 from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches, tasks_checksum
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
@@ -77,7 +76,7 @@ def play(options: RunOptions, display: Display, *, writer: Writer | None = None)
 
 def load_cells(options: RunOptions) -> Loaded:
     """The cells that are asked for with their tasks, and the folder of the results."""
-    cells, output = plan_cells(options)
+    cells, output = asked_cells(options)
     prices = read_prices(options.prices)
     cells = [
         replace(
@@ -137,7 +136,7 @@ def no_display(counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
     yield lambda standing: None
 
 
-def plan_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
+def asked_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
     """The cells that are asked for, and the folder of the results."""
     sandbox.check_sandbox(options.sandbox)
     rule = as_rule(options.rule)
@@ -152,11 +151,11 @@ def plan_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
     expert_name = NONE
     if expert is not None:
         expert_name = player_name(expert.spec, as_expert=True) if expert.spec else PLACEBO
-    request = RunRequest(
-        agent=agent,
-        name=options.name or player_name(agent),
-        datasets=choose_datasets(names),
-        budgets=parse_budgets(options.k),
+    cells = plan_cells(
+        options.name or player_name(agent),
+        agent,
+        choose_datasets(names),
+        parse_budgets(options.k),
         expert=expert,
         expert_name=expert_name,
         sampling=options.sampling,
@@ -164,7 +163,7 @@ def plan_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
         prompts=options.prompts,
         calls=options.calls,
     )
-    return request.cells(), Path(options.output or OUTPUT)
+    return cells, Path(options.output or OUTPUT)
 
 
 def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path]:
