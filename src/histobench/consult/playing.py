@@ -70,20 +70,6 @@ class ConsultCell(PlannedCell):
         return {**super().settings(), "study": self.study, **told}
 
 
-@dataclass(frozen=True)
-class Seat:
-    """Who plays and how."""
-
-    agent: AgentSpec
-    name: str
-    sampling: Sampling
-    calls: str = "text"
-    sees: bool = False
-    expert: ExpertPlan | None = None
-    expert_name: str = NONE
-    outcomes: bool = False
-
-
 def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | None = None) -> Played:
     """Play the missing episodes of the arms, or those of a writer's part."""
     study, planned, output = plan_run(run)
@@ -132,26 +118,7 @@ def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planne
             "sequences are repeats of each other and are played once: run the arms sequence and "
             "sequence-same without `repeat`"
         )
-    return study, plan_cells(study, arms, _seat(run), limit=run.options.limit, output=output), output
-
-
-def _seat(run: ConsultRun) -> Seat:
-    text = run.options.agent or ""
-    is_policy = text.startswith(f"{KIND}:")
-    agent = parse_policy(text) if is_policy else parse_agent(text)
-    name = run.options.name or (policy_name(agent) if is_policy else player_name(agent))
-    expert = plan_expert(run.expert, FeedbackKind()) if run.expert else None
-    calls = run.calls or ("native" if is_policy else "text")
-    return Seat(
-        agent,
-        check_model_name(name),
-        replace(run.options, calls=calls).sampling,
-        calls=calls,
-        sees=run.pictures,
-        expert=expert,
-        expert_name=player_name(expert.spec, as_expert=True) if expert and expert.spec else NONE,
-        outcomes=run.outcomes,
-    )
+    return study, plan_cells(study, arms, run, output), output
 
 
 def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
@@ -179,55 +146,51 @@ def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
     return arms
 
 
-def plan_cells(
-    study: Study,
-    arms: Sequence[str],
-    seat: Seat,
-    *,
-    limit: int | None = None,
-    output: Path | None = None,
-) -> Planned:
+def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path) -> Planned:
     """A cell for each arm with its episodes; notes of earlier ones are read from `output`.
 
     `limit` takes a random sample of the cases with the classes in their shares; in sequence arms, as many
     whole sequences as hold so many cases, but at least one.
     """
-    pictures = study.pictures() if seat.sees else {}
-    cases = limited(study, limit)
+    text = run.options.agent or ""
+    is_policy = text.startswith(f"{KIND}:")
+    agent = parse_policy(text) if is_policy else parse_agent(text)
+    model = check_model_name(run.options.name or (policy_name(agent) if is_policy else player_name(agent)))
+    calls = run.calls or ("native" if is_policy else "text")
+    sampling = replace(run.options, calls=calls).sampling
+    asked = plan_expert(run.expert, FeedbackKind()) if run.expert else None
+    pictures = study.pictures() if run.pictures else {}
+    cases = limited(study, run.options.limit)
     planned: Planned = []
     for arm in arms:
-        expert, expert_name = _adviser(arm, seat)
+        expert, expert_name = _adviser(arm, asked)
         sequential = arm in SEQUENCE_ARMS
         name = f"{study.facts.dataset}@{arm}".replace("/", "_")
         cell = Cell(
-            f"{seat.name}+pictures" if seat.sees else seat.name,
+            f"{model}+pictures" if run.pictures else model,
             FAMILY,
             name,
             feedback_model=expert_name,
             feedback_type=expert.kind.name if expert else NONE,
             max_steps=TURNS + sequential,
             max_propose_solution=ANSWERS + sequential,
-            calls=seat.calls,
+            calls=calls,
         )
         tasks: list[Task]
         if sequential:
-            tasks = _sequence_tasks(study, arm, seat, pictures, limit, output and output / cell.path, output)
+            tasks = _sequence_tasks(study, arm, run, pictures, output, cell.path)
         else:
             tasks = [ConsultTask(study, case, arm, pictures.get(case.id)) for case in cases]
-        planned.append(
-            (
-                ConsultCell(
-                    cell,
-                    TaskDataset(name, ConsultTask, FAMILY),
-                    seat.agent,
-                    seat.sampling,
-                    expert,
-                    study=study.fingerprint,
-                    outcomes=sequential and seat.outcomes,
-                ),
-                tasks,
-            )
+        consulting = ConsultCell(
+            cell,
+            TaskDataset(name, ConsultTask, FAMILY),
+            agent,
+            sampling,
+            expert,
+            study=study.fingerprint,
+            outcomes=sequential and run.outcomes,
         )
+        planned.append((consulting, tasks))
     return planned
 
 
@@ -240,26 +203,19 @@ def limited(study: Study, limit: int | None) -> list[Case]:
 
 
 def _sequence_tasks(
-    study: Study,
-    arm: str,
-    seat: Seat,
-    pictures: dict[str, Path],
-    limit: int | None,
-    folder: Path | None,
-    output: Path | None,
+    study: Study, arm: str, run: ConsultRun, pictures: dict[str, Path], output: Path, place: str
 ) -> list[Task]:
-    sequences = study.facts.sequences
+    """The steps of all sequences; `place` is the folder of the cell below `output`."""
+    sequences, limit = study.facts.sequences, run.options.limit
     if limit is not None:
         sequences = sequences[: max(1, limit // max(len(sequences[0]), 1))]
     kept: dict[tuple[int, int], Kept] = {}
-    if folder is not None and output is not None:
-        place = folder.relative_to(output)
-        for file in [folder / FILE, *sorted((output / WRITERS).glob(f"*/{place}/{FILE}"))]:
-            for episode in read_episodes(file) if file.is_file() else ():
-                record = episode.task["metadata"][RECORD]
-                right = (record["final"] or {}).get("label") == episode.task["reference"]
-                kept[record["sequence"], record["position"]] = Kept(record["notes"], right)
-    memory = SequenceMemory([len(each) for each in study.facts.sequences], kept, outcomes=seat.outcomes)
+    for file in [output / place / FILE, *sorted((output / WRITERS).glob(f"*/{place}/{FILE}"))]:
+        for episode in read_episodes(file) if file.is_file() else ():
+            record = episode.task["metadata"][RECORD]
+            right = (record["final"] or {}).get("label") == episode.task["reference"]
+            kept[record["sequence"], record["position"]] = Kept(record["notes"], right)
+    memory = SequenceMemory([len(each) for each in study.facts.sequences], kept, outcomes=run.outcomes)
     return [
         ConsultTask(study, study.by_id[step.case], arm, pictures.get(step.case), step=step, memory=memory)
         for step in steps_of(arm, sequences, study.facts.replaced_by)
@@ -308,11 +264,12 @@ class _SequencePlayer(Player):
         self._player.close()
 
 
-def _adviser(arm: str, seat: Seat) -> tuple[ExpertPlan | None, str]:
+def _adviser(arm: str, expert: ExpertPlan | None) -> tuple[ExpertPlan | None, str]:
+    """The expert of an arm and its name."""
     if arm == PLACEBO:
         return ExpertPlan(FeedbackKind(False, "placebo")), PLACEBO
     if arm == "expert":
-        if seat.expert is None:
+        if expert is None:
             raise HistobenchError("the arm expert needs an expert: give `expert` AGENT")
-        return seat.expert, seat.expert_name
+        return expert, player_name(expert.spec, as_expert=True) if expert.spec else NONE
     return None, NONE
