@@ -29,7 +29,8 @@ from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
 from histobench.mint.runs.run import Job, _play, _Progress
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
-from histobench.work.engines import JOBS
+from histobench.work import clusters
+from histobench.work.engines import JOBS, RayEngine
 from histobench.work.run_folder import UNITS
 
 EPISODES = 30
@@ -234,6 +235,42 @@ def test_while_workers_play_no_other_run_does(
     finally:
         claim.release()
     plan_parts(options, 2)
+
+
+def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued: list[tuple[str, int, dict[str, str]]] = []
+
+    def submit(name: str, command: list[str], *, tasks: int, options: dict[str, str], **_: Any) -> str:
+        assert command[:2] == ["worker", "mint"]
+        queued.append((name, tasks, options))
+        return "7"
+
+    monkeypatch.setattr(clusters, "submit_array", submit)
+    monkeypatch.setattr(clusters, "check_options", lambda options: None)
+    flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
+    flags += ["-o", str(options.output), "--engine", "slurm", "--slurm", "gres=gpu:1,partition=p,tasks=5"]
+    assert main(["mint", "run", *flags]) == 0
+    assert queued == [("agents", 5, {"gres": "gpu:1", "partition": "p"})]
+    assert "5 tasks play 30 episodes; logs in " in capsys.readouterr().out
+    assert main(["status", str(options.output)]) == 0
+    shown = capsys.readouterr().out
+    assert "5 waiting" in shown
+    assert "gsm8k" in shown
+
+
+def test_where_nothing_is_left_to_play_no_part_waits(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play_part(plan_parts(options, 1), 0)
+    monkeypatch.setattr(RayEngine, "check", lambda engine: None)
+    flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
+    assert main(["mint", "run", *flags, "-o", str(options.output), "--engine", "ray"]) == 0
+    assert main(["status", str(options.output)]) == 0
+    shown = capsys.readouterr().out
+    assert "4 done" in shown
+    assert "waiting" not in shown
 
 
 @pytest.mark.parametrize(
