@@ -13,6 +13,7 @@ from histobench.cli.flags import add_workers_arguments, check_engine_flags, posi
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.records import Declared, add_flags, options_of
+from histobench.core.text import listed
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 
@@ -141,7 +142,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     from histobench.consult.preparing import prepare
     from histobench.roi.data.source import load_dataset
 
-    names = tuple(name.strip() for name in args.encoders.split(",") if name.strip())
+    names = tuple(listed(args.encoders))
     arms = tuple(parse_arms(args.arms, list(assign_roles(names))))
     dataset = load_dataset(
         args.dataset,

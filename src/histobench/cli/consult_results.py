@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.flags import seed
+from histobench.cli.terminal import count_of, plain_table, print_overview, whole_lines, with_bounds
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,9 +87,7 @@ def table_command(args: argparse.Namespace) -> int:
       histobench consult table study/
       histobench consult table study/ --runs elsewhere/ --json table.json
     """
-    from histobench.cli.terminal import count_of, whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.files import write_json
 
     findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()
@@ -143,7 +144,6 @@ def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]
 
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:
     """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
-    from histobench.cli.terminal import print_overview
     from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
 
     cells: dict[str, dict[str, OverviewCell]] = {}
@@ -262,11 +262,7 @@ def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
 
 def with_interval(value: float | None, interval: Any) -> str:
     """A value with the bounds of its interval, where it has some."""
-    if value is None:
-        return "-"
-    if interval is None or interval.low is None:
-        return f"{value:.3f}"
-    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    return with_bounds(value, *((None, None) if interval is None else (interval.low, interval.high)))
 
 
 def _plain(value: float | None) -> str:
@@ -292,20 +288,11 @@ def compare_command(args: argparse.Namespace) -> int:
       histobench consult compare study/ gpt-4o-mini policy-reader
       histobench consult compare study/ gpt-4o-mini policy-reader --arm sequence
     """
-    from dataclasses import asdict
-
-    from rich.table import Table
-
-    from histobench.cli.terminal import whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.files import write_json
 
     rows = findings_of(args.study, runs=args.runs).agents_compared(args.agent, args.other, arm=args.arm)
-    table = Table(title=f"{args.agent} minus {args.other}", title_justify="left", box=None, pad_edge=False)
-    for name in ("arm", "measure"):
-        table.add_column(name)
-    for name in ("difference", "p", "p (Holm)"):
-        table.add_column(name, justify="right")
+    table = plain_table(["arm", "measure"], ["difference", "p", "p (Holm)"])
+    table.title, table.title_justify = f"{args.agent} minus {args.other}", "left"
     for row in rows:
         shown = with_interval(row.estimate.value, row.estimate.interval)
         table.add_row(
@@ -354,11 +341,8 @@ def power_command(args: argparse.Namespace) -> int:
       histobench consult power pilot/ gpt-4o-mini
       histobench consult power pilot/ gpt-4o-mini --delta 0.05 --power 0.9
     """
-    from dataclasses import asdict
-
     from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
-    from histobench.core.files import write_json
 
     if not 0 < args.delta <= 2:
         raise HistobenchError(f"--delta must lie above 0 and be at most 2, not {args.delta:g}")
@@ -377,20 +361,13 @@ def power_command(args: argparse.Namespace) -> int:
 
 
 def _print(plan: CasePlan) -> None:
-    from rich.table import Table
-
-    from histobench.cli.terminal import whole_lines
-
     console = whole_lines()
     console.print(
         f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
         f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("contrast")
-    for name in ("pilot", "need", "80 % range", "pilot shows"):
-        table.add_column(name, justify="right")
+    table = plain_table(["contrast"], ["pilot", "need", "80 % range", "pilot shows"])
     for contrast in plan.contrasts:
         estimate = contrast.estimate
         if estimate is None:

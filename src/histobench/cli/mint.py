@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags
-from histobench.cli.terminal import labelled, open_terminal, print_in_parts, say, whole_lines
+from histobench.cli.terminal import labelled, open_terminal, plain_table, print_in_parts, say, whole_lines
 from histobench.core.records import add_flags, options_of
 from histobench.mint.runs.options import RunOptions
 
@@ -139,17 +139,12 @@ INCOMPLETE = 1
 
 def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
     """Print a line per model and dataset, then what is missing and how to continue."""
-    from rich.table import Table
-
     from histobench.mint.configs.cell import NONE
     from histobench.mint.results.episode_summary import summarise_cell
 
     console = whole_lines()
-    table = Table(box=None, pad_edge=False)
-    for title in ("model", "dataset", "feedback"):
-        table.add_column(title)
-    for title in ("k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"):
-        table.add_column(title, justify="right")
+    numbers = ["k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"]
+    table = plain_table(["model", "dataset", "feedback"], numbers)
     for cell in cells:
         summary = summarise_cell(output, cell)
         if summary is None:

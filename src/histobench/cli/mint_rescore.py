@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.terminal import whole_lines
+from histobench.cli.terminal import plain_table, whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -195,14 +195,9 @@ def _run_name(outcome: EpisodeOutcome) -> str:
 
 
 def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title)
     unknown = any(tally.unknown for tally in tallies.values())
     columns = [name for rule in rules for name in (rule, "gained", "lost", "open")]
-    for name in ["episodes", "stored", *columns, *["unknown task"] * unknown]:
-        table.add_column(name, justify="right")
+    table = plain_table([title], ["episodes", "stored", *columns, *["unknown task"] * unknown])
     for name, row in tallies.items():
         cells = [str(row.episodes), _percent(row.stored, row.episodes)]
         for rule in rules:

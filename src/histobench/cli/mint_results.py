@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.flags import positive, seed
 from histobench.cli.mint import INCOMPLETE
-from histobench.cli.terminal import print_in_parts, say, whole_lines
+from histobench.cli.terminal import plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, add_flags, options_of
 from histobench.mint.runs.options import RunOptions
@@ -105,7 +105,7 @@ def _leaderboard(standings: Sequence[LeaderboardRow]) -> Table:
 
     budgets = sorted({k for standing in standings for k in standing.rates})
     titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
-    table = _table(["model"], titles)
+    table = plain_table(["model"], titles)
     for standing in standings:
         line = standing.trend
         helped = standing.with_feedback.get(AVERAGE)
@@ -132,7 +132,7 @@ def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> 
     runs: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
-    table = _table(["outcomes of"], list(titles.values()))
+    table = plain_table(["outcomes of"], list(titles.values()))
     for model, counts in sorted(runs.items()):
         cells = [
             f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
@@ -150,7 +150,7 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
     counted = any(row.tokens is not None for row in rows)
     titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
     titles += ["tokens"] * counted + ["episodes"] + ["all tries", "95 % interval"] * repeated
-    table = _table(["model", "tasks"], titles)
+    table = plain_table(["model", "tasks"], titles)
     for row in rows:
         cells = [
             *(_number(row.rates.get(k)) for k in budgets),
@@ -175,7 +175,7 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
     rows = feedback_rows(outcomes)
     judged = any(row.leaks is not None for row in rows)
     titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
-    table = _table(["model", "expert", "feedback"], titles)
+    table = plain_table(["model", "expert", "feedback"], titles)
     for row in rows:
         cells = ["", "", ""]
         if row.gain is not None:
@@ -199,7 +199,7 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
         *(f"pass^{n}" for n in range(2, most + 1)),
         f"95 % interval of pass^{most}",
     ]
-    table = _table(["model, several tries"], titles)
+    table = plain_table(["model, several tries"], titles)
     for row in rows:
         at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
         hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
@@ -213,7 +213,7 @@ def _dialects(rows: Sequence[DialectRow]) -> Table:
 
     titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
     titles += ["invalid: text", "native", "tokens: text", "native"]
-    table = _table(["model, both dialects"], titles)
+    table = plain_table(["model, both dialects"], titles)
     for row in rows:
         cells = ["", "", ""]
         if row.difference is not None:
@@ -230,17 +230,6 @@ def _dialects(rows: Sequence[DialectRow]) -> Table:
             *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
             *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
         )
-    return table
-
-
-def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in names:
-        table.add_column(title)
-    for title in numbers:
-        table.add_column(title, justify="right")
     return table
 
 
@@ -290,23 +279,16 @@ def compare_command(args: argparse.Namespace) -> None:
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("tasks")
-    for title in ("n", args.first, args.second, "difference", "95 % interval", "p"):
-        table.add_column(title, justify="right")
-    table.add_column(f"p (Holm, {len(compared)})", justify="right")
-    table.add_column("only first/second", justify="right")
+    titles = ["n", args.first, args.second, "difference", "95 % interval", "p"]
+    table = plain_table(["tasks"], [*titles, f"p (Holm, {len(compared)})", "only first/second"])
     for row in compared:
-        low, high = row.difference.interval.low, row.difference.interval.high
         table.add_row(
             row.group,
             str(row.tasks),
             f"{100 * row.first_rate:.1f} %",
             f"{100 * row.second_rate:.1f} %",
             f"{100 * row.difference.difference:+.1f}",
-            "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
+            _range(row.difference.interval, 100, sign="+"),
             f"{row.difference.p_value:.3g}",
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
@@ -338,7 +320,6 @@ def export_command(args: argparse.Namespace) -> None:
       histobench mint export mint-results --to dataset -o episodes
       histobench mint export mint-results --to inspect -o logs
     """
-    from histobench.core.errors import HistobenchError
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
     files = [file for path in args.results for file in find_result_files(path)]
@@ -389,7 +370,6 @@ def import_command(args: argparse.Namespace) -> None:
     Example:
       histobench mint import logs/*.eval -o outcomes.csv
     """
-    from histobench.core.errors import HistobenchError
     from histobench.mint.results.outcome import write_outcome_table
 
     try:
@@ -519,15 +499,9 @@ def _keep(output: Path, graded: Sequence[Graded]) -> None:
 
 
 def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:
-    from rich.table import Table
-
     from histobench.mint.rubric import pass_rates
 
-    rates = Table(box=None, pad_edge=False)
-    for title in ("run", "grader"):
-        rates.add_column(title)
-    for title in ("answers", "passed", "95 % interval"):
-        rates.add_column(title, justify="right")
+    rates = plain_table(["run", "grader"], ["answers", "passed", "95 % interval"])
     for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items():
         rates.add_row(run, name, str(n), f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}")
     whole_lines().print(rates)
@@ -538,11 +512,7 @@ def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, s
         whole_lines().print(f"not graded: {problem}", soft_wrap=True)
     if not found:
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("agreement of", "with"):
-        table.add_column(title)
-    for title in ("answers", "same grade", "kappa", "95 % interval"):
-        table.add_column(title, justify="right")
+    table = plain_table(["agreement of", "with"], ["answers", "same grade", "kappa", "95 % interval"])
     for (first, second), agreement in found.items():
         interval = agreement.interval
         unknown = interval.low is None or interval.high is None

@@ -134,11 +134,11 @@ def robustness_command(args: argparse.Namespace) -> int:
 
 
 def _stress(args: argparse.Namespace) -> int:
-    from histobench.cli.compare import names_in, print_grid
+    from histobench.cli.compare import encoder_names, print_grid
     from histobench.cli.extract import display
     from histobench.roi.plan.stress import run_stress, stress_grid
 
-    models = names_in(args.models)
+    models = [] if args.models is None else encoder_names(args.models)
     if not args.data or not models or args.features:
         raise HistobenchError("--stress reads images: give --data and --models instead of feature files")
     console = open_terminal()

@@ -35,6 +35,7 @@ from typing import (
 from histobench.core.errors import HistobenchError, did_you_mean, located
 from histobench.core.parameters import InvalidParameterError, file_path, refused, text
 from histobench.core.plain_data import LARGEST
+from histobench.core.text import listed
 
 _KEY = "histobench option"
 R = TypeVar("R")
@@ -212,11 +213,7 @@ class Declared:
 
     def parsed(self, written: str) -> Any:
         """The value of a flag, from what is written on the command line."""
-        given: Any = written
-        if self.is_list:
-            given = [self.one(part.strip()) for part in written.split(",") if part.strip()]
-        else:
-            given = self.one(written)
+        given = list(map(self.one, listed(written))) if self.is_list else self.one(written)
         try:
             return self.checked(given, self.flag)
         except InvalidParameterError as error:
@@ -328,7 +325,7 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
         if value is None or (each.kind is str and not each.is_list and str(value) == ""):
             continue
         if each.is_list and isinstance(value, str):
-            value = [each.one(part.strip()) for part in value.split(",") if part.strip()]
+            value = list(map(each.one, listed(value)))
         elif each.is_list and hasattr(value, "tolist"):
             value = value.tolist()
         elif each.kind is int and each.words and str(value).isdecimal():

@@ -36,6 +36,15 @@ def check_plain_name(name: str, *, what: str) -> str:
     return name
 
 
+def listed(text: str) -> list[str]:
+    """The items of a comma-separated list.
+
+    >>> listed("uni_v1, virchow2,")
+    ['uni_v1', 'virchow2']
+    """
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 # The order in which people count: 2 ways come before 10.
 
 
