@@ -26,6 +26,7 @@ from histobench.mint.results.stored_episode import (
 )
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.image_source import TalkPictures
+from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
                 runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
             read.add(path)
         except HistobenchError as error:
-            problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
+            problems.append(without_folder(str(error), results_dir))
     alone: Counter[str] = Counter()
     for o in read_unfinished(path for path in files if path in read and path.name == FILE):
         key = (o.model, o.feedback_model, o.feedback_type, o.k)

@@ -32,10 +32,14 @@ class Inventory:
     @property
     def tables(self) -> dict[tuple[int, int], list[int]]:
         """(board, dataset) -> numbers of runs, boards first."""
-        tables: dict[tuple[int, int], list[int]] = {}
-        for number, place in enumerate(zip(self.board_of, self.dataset_of, strict=True)):
-            tables.setdefault(place, []).append(number)
-        return dict(sorted(tables.items()))
+        return dict(sorted(_tables(self.board_of, self.dataset_of).items()))
+
+
+def _tables(board_of: Sequence[int], dataset_of: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    tables: dict[tuple[int, int], list[int]] = {}
+    for number, place in enumerate(zip(board_of, dataset_of, strict=True)):
+        tables.setdefault(place, []).append(number)
+    return tables
 
 
 def take_inventory(results_dir: Path) -> Inventory:
@@ -85,11 +89,8 @@ def _boards(runs: Sequence[StoredRun]) -> list[Board]:
 def _row_names(
     runs: Sequence[StoredRun], board_of: Sequence[int], dataset_of: Sequence[int], results_dir: Path
 ) -> tuple[str, ...]:
-    tables: dict[tuple[int, int], list[int]] = {}
-    for number, key in enumerate(zip(board_of, dataset_of, strict=True)):
-        tables.setdefault(key, []).append(number)
     names = [""] * len(runs)
-    for members in tables.values():
+    for members in _tables(board_of, dataset_of).values():
         called = distinct_names([runs[number] for number in members])
         for number, name in zip(members, called, strict=True):
             names[number] = without_folder(name, results_dir)
