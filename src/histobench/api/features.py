@@ -561,7 +561,8 @@ def evaluate(
     )
     with renamed(model_name="encoder"):
         if done.failed or not done.rows:
-            raise HistobenchError(_told(done.failed or done.skipped))
+            reasons = (done.failed or done.skipped).items()
+            raise HistobenchError("; ".join(f"{task}: {reason}" for task, reason in reasons))
     for task, reason in done.skipped.items():
         log.warning("%s was left out: %s", task, reason)
     if keeper is None:
@@ -596,7 +597,3 @@ def _pair(val: Any) -> tuple[Any, ...]:
             f"{type(val).__name__}"
         )
     return _split(val[0], "val"), *val[1:]
-
-
-def _told(reasons: Mapping[str, str]) -> str:
-    return "; ".join(f"{task}: {reason}" for task, reason in reasons.items())

@@ -57,6 +57,12 @@ def consult_command(args: argparse.Namespace) -> int | None:
 
 # `histobench consult prepare`.
 
+#: Flags that are fields of a `StudyPlan`.
+_OF_THE_PLAN = (
+    *("cases", "seed", "blind", "organ", "prompts", "measured", "weights", "device", "num_workers"),
+    *("compile", "similarity", "sequences", "sequence_length", "contrasts"),
+)
+
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
     """The dataset, the encoders, the arms and the wording of the cases."""
@@ -152,26 +158,10 @@ def prepare_command(args: argparse.Namespace) -> int:
         group_column=args.group_column,
         seed=args.seed,
     )
-    plan = StudyPlan(
-        names,
-        arms,
-        cases=args.cases,
-        seed=args.seed,
-        blind=args.blind,
-        organ=args.organ,
-        microns_per_pixel=args.mpp,
-        prompts=args.prompts,
-        measured=args.measured,
-        weights=args.weights,
-        device=args.device,
-        num_workers=args.num_workers,
-        compile=args.compile,
-        similarity=args.similarity,
-        sequences=args.sequences,
-        sequence_length=args.sequence_length,
-        contrasts=args.contrasts,
-        **({"region": args.region} if args.region else {}),
-    )
+    options = {name: getattr(args, name) for name in _OF_THE_PLAN}
+    if args.region:
+        options["region"] = args.region
+    plan = StudyPlan(names, arms, microns_per_pixel=args.mpp, **options)
     study = prepare(dataset, plan, args.out, progress=display())
     for encoder in study.facts.encoders:
         say(

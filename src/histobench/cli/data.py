@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import add_source_flags, seed, source_from
-from histobench.cli.terminal import Busy, a_bar_each, count_of, in_flags, open_terminal, print_columns, say
+from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -185,13 +185,16 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
     pixels = entry.image.get("px")
     size = " x ".join(map(str, pixels)) if isinstance(pixels, list) else str(pixels or "not stated")
     counts = ", ".join(f"{count:,} {split}" for split, count in entry.counts.items()) or "not published"
+    grouped = entry.group or any(
+        "group_column" in rule or "(?P<group>" in rule.get("path", "") for rule in entry.layout
+    )
     return [
         ("task", entry.task),
         ("organ", entry.organ),
         ("classes", ", ".join(entry.classes)),
         ("images", f"{counts}; {size} px, {entry.image.get('mpp', '?')} microns per pixel"),
         ("split", entry.official_split),
-        ("group", "in the table" if entry.group or _grouped(entry) else "not published"),
+        ("group", "in the table" if grouped else "not published"),
         ("columns", ", ".join(entry.site_columns) or "no site"),
         ("licence", entry.licence),
         ("access", entry.access),
@@ -200,27 +203,16 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
     ]
 
 
-def _grouped(entry: PublicDataset) -> bool:
-    return any("group_column" in rule or "(?P<group>" in rule.get("path", "") for rule in entry.layout)
-
-
 def _get(args: argparse.Namespace) -> int:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn, TimeRemainingColumn
 
     from histobench.roi.registry.entry import find
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
-    console = open_terminal(error=True)
     say(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.licence})")
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        found = get(args.name, to=args.to, progress=a_bar_each(bars), accept=args.accept_checksum)
+    with bars(open_terminal(error=True), DownloadColumn(), TimeRemainingColumn()) as progress:
+        found = get(args.name, to=args.to, progress=progress, accept=args.accept_checksum)
     for note in found.notes:
         say(f"note: {note}")
     say(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")

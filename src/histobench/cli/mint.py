@@ -100,12 +100,6 @@ def described(standing: Standing) -> str:
     return " · ".join(parts)
 
 
-def cost_text(standing: Standing) -> str:
-    """Dollars, and what is not known about them."""
-    text = f"${standing.spent:.4f}"
-    return f"{text} + {standing.unpriced} answers of unknown price" if standing.unpriced else text
-
-
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds, as far as they matter.
 
@@ -170,7 +164,9 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
     if new:
         line += f"; {new} new in {duration(standing.seconds)}, {standing.tokens:,} tokens"
     if standing.spent or standing.unpriced:
-        line += f", {cost_text(standing)}"
+        line += f", ${standing.spent:.4f}"
+    if standing.unpriced:
+        line += f" + {standing.unpriced} answers of unknown price"
     console.print(line, soft_wrap=True)
     if outcome.repaired:
         console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")

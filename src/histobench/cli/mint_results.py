@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
+    from histobench.statistics.resampling import PairedDifference
     from histobench.statistics.tests import Agreement
 
 
@@ -93,8 +94,7 @@ def table_command(args: argparse.Namespace) -> None:
         print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
     if tries := tries_rows(outcomes):
         print_in_parts(_tries(tries), whole_lines())
-    dialects = dialect_rows(outcomes)
-    if dialects:
+    if dialects := dialect_rows(outcomes):
         print_in_parts(_dialects(dialects), whole_lines())
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
@@ -177,11 +177,7 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
     titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
     table = plain_table(["model", "expert", "feedback"], titles)
     for row in rows:
-        cells = ["", "", ""]
-        if row.gain is not None:
-            difference = _number(100 * row.gain.difference, 1, sign=True)
-            cells = [difference, _range(row.gain.interval, 100, sign="+"), f"{row.gain.p_value:.3g}"]
-        cells = [str(row.k), _number(row.rate), *cells, str(row.episodes)]
+        cells = [str(row.k), _number(row.rate), *_difference(row.gain), str(row.episodes)]
         if judged:
             cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
         table.add_row(display_name(row.model), row.expert, row.kind, *cells)
@@ -215,22 +211,25 @@ def _dialects(rows: Sequence[DialectRow]) -> Table:
     titles += ["invalid: text", "native", "tokens: text", "native"]
     table = plain_table(["model, both dialects"], titles)
     for row in rows:
-        cells = ["", "", ""]
-        if row.difference is not None:
-            difference = _number(100 * row.difference.difference, 1, sign=True)
-            interval = _range(row.difference.interval, 100, sign="+")
-            cells = [difference, interval, f"{row.difference.p_value:.3g}"]
         sides = (row.text, row.native)
         table.add_row(
             display_name(row.model),
             str(row.k),
             str(row.tasks),
             *(f"{100 * side.success:.1f} %" for side in sides),
-            *cells,
+            *_difference(row.difference),
             *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
             *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
         )
     return table
+
+
+def _difference(found: PairedDifference | None) -> list[str]:
+    """A paired difference in percent, its interval and p."""
+    if found is None:
+        return ["", "", ""]
+    difference = _number(100 * found.difference, 1, sign=True)
+    return [difference, _range(found.interval, 100, sign="+"), f"{found.p_value:.3g}"]
 
 
 def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:
@@ -287,9 +286,7 @@ def compare_command(args: argparse.Namespace) -> None:
             str(row.tasks),
             f"{100 * row.first_rate:.1f} %",
             f"{100 * row.second_rate:.1f} %",
-            f"{100 * row.difference.difference:+.1f}",
-            _range(row.difference.interval, 100, sign="+"),
-            f"{row.difference.p_value:.3g}",
+            *_difference(row.difference),
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )

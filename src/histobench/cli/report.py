@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from histobench.cli.flags import add_results
-from histobench.cli.terminal import a_bar_each, open_terminal
+from histobench.cli.terminal import bars, open_terminal
 from histobench.core.errors import HistobenchError
 
 
@@ -55,19 +55,13 @@ def report_command(args: argparse.Namespace) -> int:
       histobench report results -o site --images CRC-100K.csv
       histobench report results -o site --images CRC=crc.csv --images BRACS=bracs/
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
     from histobench.report.site import build_site, check_apart
 
     check_apart(Path(args.output), Path(args.results))
     console = open_terminal()
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with bars(console, MofNCompleteColumn(), TimeElapsedColumn()) as progress:
         page = build_site(
             args.results,
             args.output,
@@ -75,7 +69,7 @@ def report_command(args: argparse.Namespace) -> int:
             title=args.title,
             thorough=args.thorough,
             workers=args.num_workers,
-            on_progress=a_bar_each(progress),
+            on_progress=progress,
         )
     console.print(f"Open in a browser: {page}", soft_wrap=True)
     return 0

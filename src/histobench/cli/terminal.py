@@ -12,14 +12,15 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import ProgressColumn
     from rich.table import Table
     from rich.text import Text
 
@@ -285,16 +286,22 @@ def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
     return Text.assemble((value, style), "\n", (f"[{low},{high}]", "dim"))
 
 
-def a_bar_each(bars: Progress) -> Callable[[str, int, int | None], None]:
+@contextmanager
+def bars(console: Console, *columns: ProgressColumn) -> Iterator[Callable[[str, int, int | None], None]]:
     """A function that shows how far something is, in a bar for each name that it is called with."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    name = TextColumn("{task.description}", markup=False)
     tasks: dict[str, TaskID] = {}
+    hidden = not console.is_terminal
+    with Progress(name, BarColumn(), *columns, console=console, transient=True, disable=hidden) as shown:
 
-    def show(name: str, done: int, total: int | None) -> None:
-        if name not in tasks:
-            tasks[name] = bars.add_task(name, total=total)
-        bars.update(tasks[name], completed=done, total=total)
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = shown.add_task(name, total=total)
+            shown.update(tasks[name], completed=done, total=total)
 
-    return show
+        yield show
 
 
 class Busy:

@@ -187,7 +187,9 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         _flush(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
         _flush_folder(target.parent)
     except OSError as error:
@@ -301,12 +303,6 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _write_error(target: Path, error: OSError) -> HistobenchError:

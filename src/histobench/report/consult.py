@@ -11,7 +11,7 @@ import numpy as np
 
 from histobench.consult.arms import ARMS
 from histobench.consult.consultation import RECORD
-from histobench.consult.findings import Contrast, Estimate, Line, RelianceBin, SequenceFindings, StudyFindings
+from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings, StudyFindings
 from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_played, risk_coverage
 from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
@@ -230,9 +230,10 @@ def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
         "effective": rounded(line.effective),
         "effectiveWrong": rounded(line.effective_wrong),
         "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
-        "plain": {name: None if value is None else rounded(value) for name, value in line.plain.items()},
+        "plain": {name: rounded(value) for name, value in line.plain.items()},
         "reliance": {
-            kind: [_bin(each) for each in bins]
+            # Confidence, number of cases, acceptance with its interval.
+            kind: [[rounded(each.confidence), each.cases, *_estimate(each.accepted)] for each in bins]
             for kind, bins in findings.reliance(line.agent, line.arm).items()
         },
         "risk": None if curve is None else _thinned(list(zip(*map(list, curve), strict=True))),
@@ -274,11 +275,6 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
         "adjusted": rounded(contrast.adjusted),
         "reason": contrast.reason,
     }
-
-
-def _bin(each: RelianceBin) -> list[float | None]:
-    """Confidence, number of cases, acceptance with its interval."""
-    return [rounded(each.confidence), each.cases, *_estimate(each.accepted)]
 
 
 def _estimate(estimate: Estimate) -> list[float | None]:

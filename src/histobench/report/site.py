@@ -86,7 +86,10 @@ def build_site(
         results = list(_tables(inventory, site, workers, on_progress))
         for text in _told(results, results_dir):
             log.warning("%s", text)
-        _write_boards(inventory, results, site)
+        row_names = dict(enumerate(inventory.row_names))
+        for board in inventory.boards:
+            members = [result for result in results if result.board == board.number]
+            write_payload(site, f"board/{board.number}", board_payload(members, row_names))
         names = {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
         relevant = relevant_sources(sources, names)
         thumbs = _write_thumbnails(inventory, results, relevant, site, kept, workers, on_progress)
@@ -258,13 +261,6 @@ def _mapped(jobs: list[TableJob], workers: int) -> Iterable[TableResult]:
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(build_table, jobs)
-
-
-def _write_boards(inventory: Inventory, results: list[TableResult], site: Path) -> None:
-    names = dict(enumerate(inventory.row_names))
-    for board in inventory.boards:
-        members = [result for result in results if result.board == board.number]
-        write_payload(site, f"board/{board.number}", board_payload(members, names))
 
 
 def _overview(
