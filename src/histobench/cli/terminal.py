@@ -294,12 +294,12 @@ def bars(console: Console, *columns: ProgressColumn) -> Iterator[Callable[[str, 
     name = TextColumn("{task.description}", markup=False)
     tasks: dict[str, TaskID] = {}
     hidden = not console.is_terminal
-    with Progress(name, BarColumn(), *columns, console=console, transient=True, disable=hidden) as shown:
+    with Progress(name, BarColumn(), *columns, console=console, transient=True, disable=hidden) as progress:
 
         def show(name: str, done: int, total: int | None) -> None:
             if name not in tasks:
-                tasks[name] = shown.add_task(name, total=total)
-            shown.update(tasks[name], completed=done, total=total)
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
 
         yield show
 

@@ -12,7 +12,7 @@ import numpy as np
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
 from histobench.report.robustness_page import robustness_payload
-from histobench.report.table import TableResult, WrongImages
+from histobench.report.table import TableResult
 from histobench.roi.comparison.robustness import RobustnessTable
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.roi_dataset import SPLITS
@@ -37,8 +37,8 @@ def dataset_payload(
 ) -> dict[str, Any]:
     """Everything about one dataset that is not a table of the leaderboard."""
     members = [result for result in results if result.dataset_index == index]
-    reference = _largest(members)
-    images = reference.images if reference else None
+    sets = [shown.images for result in members for shown in result.image_sets.values()]
+    images = max(sets, key=lambda images: len(images.names), default=None)
     test = [] if images is None else np.bincount(images.labels, minlength=len(images.classes)).tolist()
     return {
         "classes": [] if images is None else list(images.classes),
@@ -58,11 +58,6 @@ def dataset_payload(
         "efficiency": _curve(inventory, members, _SHARE),
         "robustness": robustness_payload(inventory.datasets[index], robustness),
     }
-
-
-def _largest(members: Sequence[TableResult]) -> WrongImages | None:
-    sets = [images for result in members for images in result.image_sets.values()]
-    return max(sets, key=lambda images: len(images.images.names), default=None)
 
 
 def _split_counts(source: ImageSource | None, classes: Sequence[str]) -> dict[str, list[int]]:

@@ -121,7 +121,11 @@ def open_source(place: str | Path) -> ImageSource:
     except HistobenchError:
         if not path.is_dir():
             raise
-    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if _is_image(file)}
+    files = {
+        file.relative_to(path).as_posix(): file
+        for file in path.rglob("*")
+        if file.suffix.lower() in _SUFFIXES and file.is_file()
+    }
     if not files:
         raise HistobenchError(f"no images in {path}")
     return ImageSource(_with_file_names(files), None, path)
@@ -142,10 +146,6 @@ def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
         file = PurePosixPath(name.replace("\\", "/")).name
         by_file[file] = path if file not in by_file or by_file[file] == path else None
     return {name: path for name, path in by_file.items() if path is not None} | dict(paths)
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
 
 
 # The pictures of conversations: what agents were shown, small enough for a page.

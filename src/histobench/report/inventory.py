@@ -56,7 +56,11 @@ def take_inventory(results_dir: Path) -> Inventory:
         except HistobenchError as error:
             unreadable.append(without_folder(str(error), results_dir))
     runs = changes_told(runs)
-    boards = _boards(runs)
+    known = sorted(
+        {(run.task, run.setting, run.identity.preset) for run in runs},
+        key=lambda key: (task_place(key[0]), natural_order(key[1]), key[2]),
+    )
+    boards = [Board(number, *key) for number, key in enumerate(known)]
     place = {(board.task, board.setting, board.preset): board.number for board in boards}
 
     def board(run: StoredRun) -> int:
@@ -76,14 +80,6 @@ def take_inventory(results_dir: Path) -> Inventory:
         encoders=tuple(sorted({run.identity.encoder for run in runs}, key=str.lower)),
         unreadable=tuple(unreadable),
     )
-
-
-def _boards(runs: Sequence[StoredRun]) -> list[Board]:
-    known = sorted(
-        {(run.task, run.setting, run.identity.preset) for run in runs},
-        key=lambda key: (task_place(key[0]), natural_order(key[1]), key[2]),
-    )
-    return [Board(number, *key) for number, key in enumerate(known)]
 
 
 def _row_names(

@@ -120,10 +120,11 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
 
 def _facts(run: StoredRun, intervals: RunIntervals) -> dict[str, Any]:
     """What the pages of all runs show."""
+    warnings = run.info.get("warnings")
     return {
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
         "undefined": run.undefined_metrics,
-        "warnings": _texts(run.info.get("warnings")),
+        "warnings": list(map(str, warnings)) if isinstance(warnings, list) else [],
         "bounds": intervals.bounds,
         "noBounds": intervals.reasons,
         "boundsFrom": intervals.source,
@@ -260,7 +261,3 @@ def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:
             low, high = np.quantile(defined, [0.025, 0.975])
             summary[name] = [rounded(float(x)) for x in (defined.mean(), defined.std(), low, high)]
     return summary
-
-
-def _texts(value: object) -> list[str]:
-    return [str(text) for text in value] if isinstance(value, list) else []
