@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
 from histobench.cli.terminal import count_of, plain_table, print_overview, whole_lines, with_bounds
@@ -16,7 +16,7 @@ from histobench.core.files import write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.consult.findings import Contrast, Line, SequenceFindings
+    from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings
     from histobench.consult.pilot import CasePlan
     from histobench.consult.study import BlindingCheck
 
@@ -136,10 +136,9 @@ def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]
             continue
         console.print(f"{agent}: registered contrasts (p: Holm)", style="bold", soft_wrap=True)
         for contrast in each:
-            value = with_interval(contrast.value, contrast.interval) if contrast.value is not None else "-"
             tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
             console.print(f"  {contrast.words}", soft_wrap=True)
-            console.print(f"    {value}  {tested}", soft_wrap=True)
+            console.print(f"    {with_interval(contrast)}  {tested}", soft_wrap=True)
 
 
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:
@@ -189,9 +188,9 @@ def _cell(line: Line, name: str) -> str:
     if name in line.plain:
         return _plain(line.plain[name])
     estimate = line.estimates.get(name)
-    if estimate is None:
-        return "-"
-    return with_interval(estimate.value, estimate.interval if name in WITH_INTERVAL else None)
+    if estimate is None or name in WITH_INTERVAL:
+        return with_interval(estimate)
+    return with_bounds(estimate.value, None, None)
 
 
 def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
@@ -203,7 +202,7 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> 
             if contrast.value is None:
                 console.print(f"    {contrast.reason}", soft_wrap=True)
                 continue
-            shown = with_interval(contrast.value, contrast.interval)
+            shown = with_interval(contrast)
             tested = f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
             units = "sequences" if "sequence" in contrast.words else "groups"
             when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
@@ -227,12 +226,7 @@ def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> Non
     for each in found:
         console.print(each.agent, soft_wrap=True)
         for part in each.parts:
-            changed = with_interval(part.changed.value, part.changed.interval)
-            difference = (
-                "-"
-                if part.difference is None
-                else with_interval(part.difference.value, part.difference.interval)
-            )
+            changed, difference = with_interval(part.changed), with_interval(part.difference)
             name = HEADINGS.get(part.measure, part.measure).partition(" ")[0]
             console.print(f"  {name:<8} {part.part:<7} {changed:>22}  {difference:>23}", soft_wrap=True)
         adapted = sum(until is not None for until in each.cases_until)
@@ -260,9 +254,11 @@ def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
     console.print()
 
 
-def with_interval(value: float | None, interval: Any) -> str:
+def with_interval(found: Estimate | Contrast | None) -> str:
     """A value with the bounds of its interval, where it has some."""
-    return with_bounds(value, *((None, None) if interval is None else (interval.low, interval.high)))
+    if found is None or found.interval is None:
+        return with_bounds(None if found is None else found.value, None, None)
+    return with_bounds(found.value, found.interval.low, found.interval.high)
 
 
 def _plain(value: float | None) -> str:
@@ -294,7 +290,7 @@ def compare_command(args: argparse.Namespace) -> int:
     table = plain_table(["arm", "measure"], ["difference", "p", "p (Holm)"])
     table.title, table.title_justify = f"{args.agent} minus {args.other}", "left"
     for row in rows:
-        shown = with_interval(row.estimate.value, row.estimate.interval)
+        shown = with_interval(row.estimate)
         table.add_row(
             row.arm, row.measure.replace("_", " "), shown, _plain(row.p_value), _plain(row.adjusted)
         )
