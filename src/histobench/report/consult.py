@@ -21,7 +21,6 @@ from histobench.report.image_source import TalkPictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
-from histobench.statistics.intervals import Interval
 
 # Failure cards: a region that an agent got wrong, what the tool said of it, and how they talked.
 
@@ -270,20 +269,16 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
         "inAdvance": contrast.in_advance,
         "groups": contrast.groups,
         "effective": rounded(contrast.effective),
-        "value": _with_bounds(contrast.value, contrast.interval),
+        "value": _estimate(contrast),
         "p": rounded(contrast.p_value),
         "adjusted": rounded(contrast.adjusted),
         "reason": contrast.reason,
     }
 
 
-def _estimate(estimate: Estimate) -> list[float | None]:
-    return _with_bounds(estimate.value, estimate.interval)
-
-
-def _with_bounds(value: float | None, interval: Interval | None) -> list[float | None]:
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return [rounded(value), rounded(low), rounded(high)]
+def _estimate(found: Estimate | Contrast) -> list[float | None]:
+    low, high = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+    return [rounded(found.value), rounded(low), rounded(high)]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[list[float | None]]:
