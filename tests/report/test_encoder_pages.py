@@ -14,8 +14,8 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.report.encoder_pages import CELLS, LEVELS, attention_cells, attention_maps
-from histobench.report.payload import unpacked
 from histobench.report.site import build_site
+from report.site_data import unpacked
 
 pytestmark = pytest.mark.slow
 

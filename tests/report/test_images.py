@@ -18,13 +18,13 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.report import embedding_map
 from histobench.report.embedding_map import principal_components, write_maps
-from histobench.report.image_source import ImageSources, image_sources, open_source
+from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
-from histobench.report.payload import unpacked
 from histobench.report.table import ImageSet
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.dataset_notes import FILE
+from report.site_data import unpacked
 
 DataOf = Callable[[Path, str], Any]
 
@@ -114,9 +114,9 @@ def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
 
 def test_a_source_for_all_serves_only_the_datasets_it_holds(tiles: Path) -> None:
     source = open_source(tiles)
-    sources = ImageSources({"here": source, "elsewhere": source})
+    sources = {"here": source, "elsewhere": source}
     names = {image.name for image in source.dataset.splits["test"]}  # type: ignore[union-attr]
-    assert set(sources.relevant({"here": names, "elsewhere": {"x.png"}}).of) == {"here"}
+    assert set(relevant_sources(sources, {"here": names, "elsewhere": {"x.png"}})) == {"here"}
 
 
 @pytest.mark.slow
@@ -214,12 +214,12 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
     note = DatasetSource(str(tiles.resolve()), classes_file=str(tiles.with_suffix(".txt")))
     write_json(folder / FILE, {"tissue": note.as_note()})
     inventory = take_inventory(folder)
-    source = image_sources(inventory, None, results_dir=folder).of["tissue"]
+    source = image_sources(inventory, None, results_dir=folder)["tissue"]
     assert source.dataset is not None
     assert {split: len(images) for split, images in source.dataset.splits.items() if images} == {
         "train": 18,
         "test": 108,
     }
-    assert image_sources(inventory, None).of == {}
+    assert image_sources(inventory, None) == {}
     write_json(folder / FILE, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
-    assert image_sources(inventory, None, results_dir=folder).of == {}
+    assert image_sources(inventory, None, results_dir=folder) == {}

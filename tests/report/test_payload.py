@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from histobench.report.payload import packed, rounded, script, unpacked
+from histobench.report.payload import packed, rounded, script
+from report.site_data import unpacked
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from histobench.report.run_payload import decode, encode
+from histobench.report.run_payload import encode
+from report.site_data import decode
 
 PROBABILITIES = arrays.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1))
 

@@ -15,12 +15,11 @@ import pytest
 from histobench.cli.main import main
 from histobench.cli.report import image_sources
 from histobench.core.errors import HistobenchError
-from histobench.report.payload import unpacked
-from histobench.report.run_payload import decode
 from histobench.report.site import build_site
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.results.reader import load_runs
+from report.site_data import decode, unpacked
 
 DataOf = Callable[[Path, str], Any]
 

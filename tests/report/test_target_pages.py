@@ -14,10 +14,9 @@ from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_s
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 import histobench as hb
-from histobench.report.payload import unpacked
-from histobench.report.run_payload import decode
 from histobench.report.site import build_site
 from histobench.roi.metrics.target_metrics import SurvivalCurve, log_rank_p
+from report.site_data import decode, unpacked
 
 pytestmark = pytest.mark.slow
 

@@ -275,16 +275,13 @@ def _datasets(data: Any, target: str, columns: str | Sequence[str]) -> list[Data
         )
     found: list[Dataset | str] = []
     for item in several:
-        if isinstance(item, str | os.PathLike):
+        if isinstance(item, Dataset):
+            found.append(item)
+        elif isinstance(item, str | os.PathLike):
             found.append(str(file_path(item, "data")))
         else:
             with renamed(source="data"):
-                loaded = (
-                    item
-                    if isinstance(item, Dataset)
-                    else load_dataset(item, target=target, target_columns=columns)
-                )
-                found.append(loaded)
+                found.append(load_dataset(item, target=target, target_columns=columns))
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found
@@ -662,23 +659,8 @@ class Benchmark:
         -------
         ComparisonTable
         """
-        return compare(
-            self,
-            metric=metric,
-            task=task,
-            dataset=dataset,
-            setting=setting,
-            preset=preset,
-            encoders=encoders,
-            seed=seed,
-            alpha=alpha,
-            test=test,
-            interval=interval,
-            rope=rope,
-            n_bootstrap=n_bootstrap,
-            random_state=random_state,
-            splits=splits,
-        )
+        given = dict(locals())
+        return compare(given.pop("self"), **given)
 
     def predictions(
         self,

@@ -239,8 +239,11 @@ def load_dataset(
         asked = (*asked, *(() if predicted is None else predicted.names))
         table = write_frame(source, asked, labelled=predicted is None)
         given["name"] = given["name"] or "data"
-    place = str(table.path) if table else _place(file_path(source, "source"))
-    classes_file = None if classes is None else str(file_path(classes, "classes").expanduser().absolute())
+    located = table.path if table else file_path(source, "source")
+    if not table and os.path.exists(located):
+        located = located.absolute()  # whatever the current folder will be; a public dataset keeps its name
+    place = str(located)
+    classes_file = None if classes is None else str(file_path(classes, "classes").absolute())
     reading_from = DatasetSource(place, classes_file=classes_file, site_columns=columns, seed=seed, **given)
     with table.told_in_rows("source") if table else nullcontext(), renamed(class2id_txt="classes"):
         reading = reading_from.read()
@@ -321,9 +324,3 @@ def demo_dataset(
         sites=sites,
     )
     return load_dataset(table, classes=table.with_suffix(".txt"))
-
-
-def _place(source: Path) -> str:
-    """Where the source is, whatever the current folder will be; a public dataset keeps its name."""
-    path = source.expanduser()
-    return str(path.absolute()) if os.path.exists(path) else str(source)

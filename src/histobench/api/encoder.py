@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from histobench.api.validation import as_array
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, file_path, flag, renamed, text, whole_number
+from histobench.core.text import html_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -230,12 +231,8 @@ class Encoders(list["EncoderSpec"]):
         return "\n".join(f"{spec.name:{width}}  {', '.join(_facts(spec))}" for spec in self)
 
     def _repr_html_(self) -> str:
-        rows = [(spec.name, spec.title, *_facts(spec)) for spec in self]
-        cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
-        head = "".join(
-            f"<th>{name}</th>" for name in ("name", "encoder", "features", "text", "access", "licence")
-        )
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        header = ("name", "encoder", "features", "text", "access", "licence")
+        return html_table(header, ((spec.name, spec.title, *_facts(spec)) for spec in self))
 
 
 def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import os
 import shutil
@@ -26,6 +25,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.text import html_table
 
 log = logging.getLogger(__name__)
 
@@ -221,10 +221,8 @@ class FeatureSets:
             groups = "" if part.groups is None else f"{len(np.unique(part.groups)):,}"
             return split, f"{len(part):,}", str(part.X.shape[1]), str(len(np.unique(part.y))), groups
 
-        rows = [cells(split, part) for split, part in self.sets.items()]
-        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        head = "".join(f"<th>{name}</th>" for name in ("split", "images", "dimensions", "classes", "groups"))
-        return f"<table><tr>{head}</tr>{body}</table>"
+        header = ("split", "images", "dimensions", "classes", "groups")
+        return html_table(header, (cells(split, part) for split, part in self.sets.items()))
 
 
 def extract(
@@ -338,15 +336,11 @@ def extract(
     finally:
         if isinstance(encoder, Encoder):  # it may have been asked for on another device, for once
             encoder.module.to(encoder.device)
-    sets = {item.split: load(item.path) for item in done}
+    sets = {item.split: Features(load(item.path)) for item in done}
     if target is None:
-        for features in sets.values():
-            features.metadata.pop(SOURCE, None)
-        return FeatureSets({split: Features(features) for split, features in sets.items()})
-    return FeatureSets(
-        {split: Features(features) for split, features in sets.items()},
-        {item.split: item.path for item in done},
-    )
+        for part in sets.values():
+            part.features.metadata.pop(SOURCE, None)
+    return FeatureSets(sets, {} if target is None else {item.split: item.path for item in done})
 
 
 def features(
@@ -567,7 +561,8 @@ def evaluate(
     )
     with renamed(model_name="encoder"):
         if done.failed or not done.rows:
-            raise HistobenchError(_told(done.failed or done.skipped))
+            reasons = (done.failed or done.skipped).items()
+            raise HistobenchError("; ".join(f"{task}: {reason}" for task, reason in reasons))
     for task, reason in done.skipped.items():
         log.warning("%s was left out: %s", task, reason)
     if keeper is None:
@@ -602,7 +597,3 @@ def _pair(val: Any) -> tuple[Any, ...]:
             f"{type(val).__name__}"
         )
     return _split(val[0], "val"), *val[1:]
-
-
-def _told(reasons: Mapping[str, str]) -> str:
-    return "; ".join(f"{task}: {reason}" for task, reason in reasons.items())

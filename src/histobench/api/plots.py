@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import InvalidParameterError, flag, one_of, text, whole_number
-from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import FEW_SHOT
-
-
-class _Results(Protocol):
-    """What the figures need of a `Benchmark`."""
-
-    @property
-    def folder(self) -> Path: ...
-    @property
-    def runs(self) -> Sequence[StoredRun]: ...
-    @property
-    def compare(self) -> Callable[..., Any]: ...
-    @property
-    def one(self) -> Callable[..., StoredRun]: ...
-    def table(self) -> Any: ...
 
 
 class Plots:
     """The figures of a benchmark, `bench.plot`; every method takes `ax` and returns the axes."""
 
-    def __init__(self, bench: _Results) -> None:
-        self._bench = bench
+    def __init__(self, bench: Any) -> None:
+        self._bench = bench  # a Benchmark, whose file imports this one
 
     def leaderboard(
         self,
@@ -115,13 +100,7 @@ class Plots:
             matrix = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         axes = _axes(ax)
         axes.imshow(matrix, cmap="Blues", vmin=0)
-        for row in range(count):
-            for column in range(count):
-                dark = matrix[row, column] > matrix.max() / 2
-                text = f"{matrix[row, column]:.2f}" if normalise else f"{int(matrix[row, column])}"
-                axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
-        axes.set_xticks(range(count), stored.classes, rotation=45, ha="right")
-        axes.set_yticks(range(count), stored.classes)
+        _write_cells(axes, matrix, stored.classes, dark=matrix.max() / 2, digits=2 if normalise else 0)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.set_title(f"{encoder}, {found.task}")
@@ -281,14 +260,21 @@ class Plots:
             values[places] = values[places[::-1]] = np.nan if each.value is None else each.value
         axes = _axes(ax)
         axes.imshow(values, cmap="Purples", vmin=0, vmax=1)
-        for row, column in np.ndindex(values.shape):
-            if np.isfinite(values[row, column]):
-                color = "white" if values[row, column] > 0.5 else "black"
-                axes.text(column, row, f"{values[row, column]:.2f}", ha="center", va="center", color=color)
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names)), names)
+        _write_cells(axes, values, names, dark=0.5, digits=2)
         axes.set_title(f"{known[0]}: {HEADINGS[measure]}")
         return axes
+
+
+def _write_cells(
+    axes: Any, values: NDArray[np.float64], names: Sequence[str], *, dark: float, digits: int
+) -> None:
+    """Write the known values of a square matrix into its picture, in white above `dark`, with the names."""
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = "white" if value > dark else "black"
+            axes.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=color)
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(names)), names)
 
 
 def _axes(ax: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.text import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from histobench.roi.comparison.robustness import RobustnessTable
+    from histobench.roi.evaluation.robustness import RobustnessOptions
     from histobench.roi.features.feature_file import FeatureSet
+    from histobench.roi.robustness.pack import RobustnessResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,30 +88,24 @@ class RobustnessTables:
         return pd.DataFrame(rows, columns=_DIFFERENCES)
 
     def __repr__(self) -> str:
+        from histobench.roi.comparison.comparison_files import grid_text
         from histobench.roi.comparison.robustness import robustness_grid
 
-        parts = []
-        for grid in map(robustness_grid, self.tables):
-            rows = [grid.header, *grid.rows]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-            parts.append("\n".join([grid.title, *lines, *(f"  {note}" for note in grid.notes)]))
+        parts = [
+            "\n".join([grid_text(replace(grid, notes=())), *(f"  {note}" for note in grid.notes)])
+            for grid in map(robustness_grid, self.tables)
+        ]
         left = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
         return "\n\n".join([*parts, *left])
 
     def _repr_html_(self) -> str:
         from histobench.roi.comparison.robustness import robustness_grid
 
-        parts = []
-        for grid in map(robustness_grid, self.tables):
-            head = "".join(f"<th>{html.escape(name)}</th>" for name in grid.header)
-            body = "".join(
-                f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in grid.rows
-            )
-            notes = "<br>".join(map(html.escape, grid.notes))
-            parts.append(
-                f"<p>{html.escape(grid.title)}</p><table><tr>{head}</tr>{body}</table><p>{notes}</p>"
-            )
+        parts = [
+            f"<p>{html.escape(grid.title)}</p>{html_table(grid.header, grid.rows)}"
+            f"<p>{'<br>'.join(map(html.escape, grid.notes))}</p>"
+            for grid in map(robustness_grid, self.tables)
+        ]
         parts += [f"<p>left out: {html.escape(f'{what}: {why}')}</p>" for what, why in self.left_out.items()]
         return "".join(parts)
 
@@ -167,10 +164,8 @@ def robustness(
     """
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import robustness_tables, summarise
-    from histobench.roi.evaluation.robustness import RobustnessOptions, joined_splits, measure_columns
-    from histobench.roi.features.feature_file import fingerprint_of
-    from histobench.roi.results.layout import RunIdentity
-    from histobench.roi.results.robustness_files import load_robustness, write_robustness
+    from histobench.roi.evaluation.robustness import RobustnessOptions, joined_splits
+    from histobench.roi.results.robustness_files import load_robustness
     from histobench.roi.robustness.pack import RobustnessResult
 
     options = RobustnessOptions(
@@ -186,20 +181,9 @@ def robustness(
     joined, reasons = joined_splits(_given(features))
     left_out = {reason: reason for reason in reasons}
     written = set()
-    for (dataset, encoder, size), whole in joined.items():
-        identity = RunIdentity(
-            dataset=dataset,
-            encoder=encoder,
-            preset="uni",
-            seed=options.seed,
-            fingerprint=fingerprint_of(whole),
-            size=size,
-        )
-        place = folder / _file_name(dataset) / _file_name(encoder)
-        for column, found in measure_columns(whole, wanted, options):
-            what = ", ".join(filter(None, (f"{encoder} on {dataset}", column)))
+    for name, whole in joined.items():
+        for what, found, path in measured(name, whole, wanted, options, folder):
             if isinstance(found, RobustnessResult):
-                path = write_robustness(place, found, identity=identity)
                 if found.reason:
                     left_out[what] = found.reason
                 else:
@@ -214,6 +198,41 @@ def robustness(
         summarise(target)
     packs = [pack for pack in load_robustness(folder) if pack.path in written]
     return RobustnessTables(tuple(robustness_tables(packs)), left_out)
+
+
+def measured(
+    name: tuple[str, str, str],
+    features: FeatureSet,
+    columns: Sequence[str] | None,
+    options: RobustnessOptions,
+    folder: Path,
+) -> Iterator[tuple[str, RobustnessResult | Exception, Path | None]]:
+    """What is measured of a dataset, encoder and image size, by column, and the file that it is written to.
+
+    A column that fails is the error, without a file.
+    """
+    from histobench.roi.evaluation.robustness import measure_columns
+    from histobench.roi.features.feature_file import fingerprint_of
+    from histobench.roi.results.layout import RunIdentity
+    from histobench.roi.results.robustness_files import write_robustness
+    from histobench.roi.robustness.pack import RobustnessResult
+
+    dataset, encoder, size = name
+    identity = RunIdentity(
+        dataset=dataset,
+        encoder=encoder,
+        preset="uni",
+        seed=options.seed,
+        fingerprint=fingerprint_of(features),
+        size=size,
+    )
+    place = folder / _file_name(dataset) / _file_name(encoder)
+    for column, found in measure_columns(features, columns, options):
+        what = ", ".join(filter(None, (f"{encoder} on {dataset}", column)))
+        if isinstance(found, RobustnessResult):
+            yield what, found, write_robustness(place, found, identity=identity)
+        else:
+            yield what, found, None
 
 
 def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from histobench.cli.terminal import in_flags, print_columns
+from histobench.cli.terminal import in_flags, print_columns, whole_lines, with_bounds
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def bootstrap_command(args: argparse.Namespace) -> int:
         )
     from rich.progress import track
 
-    from histobench.cli.terminal import whole_lines
     from histobench.roi.comparison.run_intervals import BootstrapSettings
     from histobench.roi.comparison.stored_intervals import bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs
@@ -118,22 +117,13 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
 
 def _without(found: list[StoredIntervals]) -> Counter[str]:
     """Why shown metrics have no interval, and how many runs that concerns."""
-    entries = [
-        {str(item.content["metrics"][name].get("reason")) for name in _SHOWN if _lacks(item.content, name)}
-        for item in found
-        if item.content
-    ]
-    return Counter(reason for reasons in entries for reason in reasons)
-
-
-def _lacks(content: dict[str, Any], name: str) -> bool:
-    entry = content["metrics"].get(name)
-    return entry is not None and entry.get("ci_lower") is None
+    counts: Counter[str] = Counter()
+    for item in found:
+        metrics = item.content["metrics"] if item.content else {}
+        entries = [metrics[name] for name in _SHOWN if metrics.get(name) is not None]
+        counts.update({str(entry.get("reason")) for entry in entries if entry.get("ci_lower") is None})
+    return counts
 
 
 def _shown(entry: dict[str, float | None] | None) -> str:
-    if entry is None or entry["value"] is None:
-        return "-"
-    if entry["ci_lower"] is None or entry["ci_upper"] is None:
-        return f"{entry['value']:.3f}"
-    return f"{entry['value']:.3f} [{entry['ci_lower']:.3f}, {entry['ci_upper']:.3f}]"
+    return "-" if entry is None else with_bounds(entry["value"], entry["ci_lower"], entry["ci_upper"])

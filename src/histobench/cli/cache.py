@@ -8,6 +8,7 @@ import time
 
 from histobench.cli.terminal import Busy, count_of, print_columns, say
 from histobench.core.errors import HistobenchError
+from histobench.core.folders import cache_dir
 
 
 def cache_flags(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,6 @@ def cache_command(args: argparse.Namespace) -> int:
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders
 
     root = cache_dir()
@@ -73,7 +73,6 @@ def _ls(args: argparse.Namespace) -> int:
 
 
 def _rm(args: argparse.Namespace) -> int:
-    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
@@ -100,7 +99,6 @@ def _rm(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from histobench.core.folders import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
     entries = cached_encoders(cache_dir())

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import seed
-from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, say
+from histobench.cli.flags import add_results, seed
+from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview, say, with_bounds
 from histobench.core.errors import HistobenchError
-from histobench.core.files import without_nan
+from histobench.core.files import without_nan, write_json
+from histobench.core.text import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,23 +33,19 @@ _LEAST_NAME = 24
 _ZERO = re.compile(r"(?<=[\[, -])0(?=\.\d)")
 
 
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results",
-        nargs="?",
-        default="results",
-        help="results folder, searched with all its subfolders (default: results)",
-    )
-
-
-def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """What to compare, by which metric, and where the tables go."""
-    _add_results(parser)
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    """The metric, and which runs are looked at."""
     parser.add_argument("--metric", default="balanced_accuracy", help="metric (default: balanced_accuracy)")
     parser.add_argument("--task", help="task (default: Linear-Probe if there is one)")
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")
     parser.add_argument("--dataset", help="only this dataset")
+
+
+def compare_flags(parser: argparse.ArgumentParser) -> None:
+    """What to compare, by which metric, and where the tables go."""
+    add_results(parser)
+    _add_selection(parser)
     parser.add_argument("--seed", type=seed, help="only runs of this seed")
     parser.add_argument("--encoders", help="only these encoders, comma-separated")
     parser.add_argument("--alpha", type=float, default=0.05, help="error rate of a table (default: 0.05)")
@@ -100,7 +98,6 @@ def compare_command(args: argparse.Namespace) -> int:
       histobench compare results --metric auroc --task KNN
       histobench compare results --task Few-shot --setting 9way_16shot -o tables
     """
-
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
@@ -119,7 +116,7 @@ def compare_command(args: argparse.Namespace) -> int:
         preset=args.preset,
         dataset=args.dataset,
         seed=args.seed,
-        encoders=names_in(args.encoders),
+        encoders=None if args.encoders is None else encoder_names(args.encoders),
     )
     console = open_terminal()
     folder = Path(args.output or Path(args.results) / "comparison")
@@ -151,7 +148,6 @@ def compare_command(args: argparse.Namespace) -> int:
 
 def _print_short(comparison: Comparison, console: Console) -> None:
     """One screen: the ranked table of one dataset, or encoders x datasets and the ranking over them."""
-    from histobench.cli.terminal import print_overview
     from histobench.roi.comparison.grids import ranked_grid, ranking_grid
     from histobench.roi.plan.summary import datasets_overview
 
@@ -180,11 +176,9 @@ def _compact(grid: Grid) -> Grid:
     return replace(grid, header=tuple(header), rows=rows)
 
 
-def names_in(text: str | None) -> list[str] | None:
-    """The names of a comma-separated list; None where there is no list."""
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def encoder_names(text: str) -> list[str]:
+    """The names of `--encoders`, at least one."""
+    names = listed(text)
     if not names:
         raise HistobenchError(f"--encoders is empty: {text!r}")
     return names
@@ -254,14 +248,10 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 def power_flags(parser: argparse.ArgumentParser) -> None:
     """The two encoders, the metric, the difference."""
-    _add_results(parser)
+    add_results(parser)
     parser.add_argument("--encoders", required=True, help="two encoders, comma-separated")
     parser.add_argument("--delta", type=float, default=0.02, help="difference to detect (default: 0.02)")
-    parser.add_argument("--metric", default="balanced_accuracy", help="metric (default: balanced_accuracy)")
-    parser.add_argument("--task", help="task (default: Linear-Probe if there is one)")
-    parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
-    parser.add_argument("--preset", help="only runs of this preset")
-    parser.add_argument("--dataset", help="only this dataset")
+    _add_selection(parser)
     parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
     parser.add_argument("--alpha", type=float, default=0.05, help="two-sided error rate (default: 0.05)")
     parser.add_argument(
@@ -284,14 +274,14 @@ def power_command(args: argparse.Namespace) -> int:
       histobench power results --encoders uni_v1,resnet50 --delta 0.02
       histobench power results --encoders uni_v1,resnet50 --metric accuracy --delta 0.01 --power 0.9
     """
-    from histobench.roi.comparison.power import PowerSettings, plan_test_set
+    from histobench.roi.comparison.power import PowerSettings, in_words, plan_test_set
     from histobench.roi.comparison.selection import by_dataset, select_runs
     from histobench.roi.results.reader import load_runs
 
     settings = PowerSettings(
         args.metric, args.delta, args.power, args.alpha, args.n_bootstrap, args.random_state
     )
-    encoders = names_in(args.encoders) or []
+    encoders = encoder_names(args.encoders)
     if len(set(encoders)) != 2:
         raise HistobenchError(f"--encoders must name two encoders, not {args.encoders!r}")
     runs = select_runs(
@@ -304,13 +294,8 @@ def power_command(args: argparse.Namespace) -> int:
     )
     plans = [plan_test_set(members, settings) for members in by_dataset(runs).values()]
     if args.json:
-        import json
-        from dataclasses import asdict
-
         say(json.dumps(without_nan([asdict(plan) for plan in plans])[0], indent=2, allow_nan=False))
         return 0
-    from histobench.roi.comparison.power import in_words
-
     say("\n\n".join(in_words(plan) for plan in plans))
     return 0
 
@@ -323,7 +308,7 @@ CONTRADICTED = 1
 
 def verify_flags(parser: argparse.ArgumentParser) -> None:
     """The results folder."""
-    _add_results(parser)
+    add_results(parser)
     parser.add_argument("-o", "--output", help="JSON file (default: RESULTS/verification.json)")
 
 
@@ -341,20 +326,18 @@ def verify_command(args: argparse.Namespace) -> int:
     Example:
       histobench verify results
     """
-    from histobench.core.files import write_json
     from histobench.roi.comparison.grids import Grid
     from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verification, verify
 
     def cells(verdict: Verification) -> tuple[str, ...]:
         ours, published = verdict.ours, verdict.published
-        bounds = "" if ours.low is None or ours.high is None else f" [{ours.low:.3f}, {ours.high:.3f}]"
         said = f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict
         return (
             published.dataset,
             published.encoder,
             f"{published.task} {published.setting} {published.metric}".replace("  ", " "),
             f"{published.value:.3f}",
-            f"{ours.value:.3f}{bounds}",
+            with_bounds(ours.value, ours.low, ours.high),
             f"{verdict.difference:+.3f}",
             said,
         )
@@ -392,11 +375,9 @@ def verify_command(args: argparse.Namespace) -> int:
         for verdict in verdicts
     ]
     write_json(path, {"verdicts": rows})
-    counts = {
-        said: sum(verdict.verdict == said for verdict in verdicts)
-        for said in (REPRODUCED, DIFFERS, NOT_COMPARABLE)
-    }
-    console.print(", ".join(f"{count} {said}" for said, count in counts.items()), soft_wrap=True)
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, DIFFERS, NOT_COMPARABLE))
+    console.print(said, soft_wrap=True)
     console.print(f"written: {path}", soft_wrap=True)
     return CONTRADICTED if counts[DIFFERS] else 0
 
@@ -443,7 +424,6 @@ def choose_command(args: argparse.Namespace) -> int:
     Example:
       histobench choose results --license commercial --max-params 400M --min-robustness 0.8
     """
-    from histobench.core.files import write_json
     from histobench.roi.comparison.choice import CHOICE_FILE, Conditions, choice_grid, choose, read_params
 
     most = None if args.max_params is None else read_params(args.max_params)
@@ -493,17 +473,17 @@ def similarity_command(args: argparse.Namespace) -> int:
     Example:
       histobench similarity results
     """
-    from histobench.core.errors import HistobenchError
-    from histobench.core.files import write_json
     from histobench.roi.comparison.similarity import similarity_of_results
     from histobench.roi.comparison.similarity_table import SIMILARITY_FILE, similarity_grid
 
     if args.k < 1:
         raise HistobenchError(f"--k must be at least 1, not {args.k}")
-    encoders = [name.strip() for name in (args.encoders or "").split(",") if name.strip()]
-    measures = [name.strip() for name in args.measures.split(",") if name.strip()]
     found = similarity_of_results(
-        Path(args.results), dataset=args.dataset, encoders=encoders, k=args.k, measures=measures
+        Path(args.results),
+        dataset=args.dataset,
+        encoders=listed(args.encoders or ""),
+        k=args.k,
+        measures=listed(args.measures),
     )
     console = open_terminal()
     for grid in similarity_grid(found):

@@ -13,6 +13,7 @@ from histobench.cli.flags import add_workers_arguments, check_engine_flags, posi
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.records import Declared, add_flags, options_of
+from histobench.core.text import listed
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 
@@ -55,6 +56,12 @@ def consult_command(args: argparse.Namespace) -> int | None:
 
 
 # `histobench consult prepare`.
+
+#: Flags that are fields of a `StudyPlan`.
+_OF_THE_PLAN = (
+    *("cases", "seed", "blind", "organ", "prompts", "measured", "weights", "device", "num_workers"),
+    *("compile", "similarity", "sequences", "sequence_length", "contrasts"),
+)
 
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +148,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     from histobench.consult.preparing import prepare
     from histobench.roi.data.source import load_dataset
 
-    names = tuple(name.strip() for name in args.encoders.split(",") if name.strip())
+    names = tuple(listed(args.encoders))
     arms = tuple(parse_arms(args.arms, list(assign_roles(names))))
     dataset = load_dataset(
         args.dataset,
@@ -151,26 +158,10 @@ def prepare_command(args: argparse.Namespace) -> int:
         group_column=args.group_column,
         seed=args.seed,
     )
-    plan = StudyPlan(
-        names,
-        arms,
-        cases=args.cases,
-        seed=args.seed,
-        blind=args.blind,
-        organ=args.organ,
-        microns_per_pixel=args.mpp,
-        prompts=args.prompts,
-        measured=args.measured,
-        weights=args.weights,
-        device=args.device,
-        num_workers=args.num_workers,
-        compile=args.compile,
-        similarity=args.similarity,
-        sequences=args.sequences,
-        sequence_length=args.sequence_length,
-        contrasts=args.contrasts,
-        **({"region": args.region} if args.region else {}),
-    )
+    options = {name: getattr(args, name) for name in _OF_THE_PLAN}
+    if args.region:
+        options["region"] = args.region
+    plan = StudyPlan(names, arms, microns_per_pixel=args.mpp, **options)
     study = prepare(dataset, plan, args.out, progress=display())
     for encoder in study.facts.encoders:
         say(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
+from histobench.cli.terminal import count_of, plain_table, print_overview, whole_lines, with_bounds
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.consult.findings import Contrast, Line, SequenceFindings
+    from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings
     from histobench.consult.pilot import CasePlan
     from histobench.consult.study import BlindingCheck
 
@@ -84,9 +87,7 @@ def table_command(args: argparse.Namespace) -> int:
       histobench consult table study/
       histobench consult table study/ --runs elsewhere/ --json table.json
     """
-    from histobench.cli.terminal import count_of, whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.files import write_json
 
     findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()
@@ -135,15 +136,13 @@ def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]
             continue
         console.print(f"{agent}: registered contrasts (p: Holm)", style="bold", soft_wrap=True)
         for contrast in each:
-            value = with_interval(contrast.value, contrast.interval) if contrast.value is not None else "-"
             tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
             console.print(f"  {contrast.words}", soft_wrap=True)
-            console.print(f"    {value}  {tested}", soft_wrap=True)
+            console.print(f"    {with_interval(contrast)}  {tested}", soft_wrap=True)
 
 
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:
     """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
-    from histobench.cli.terminal import print_overview
     from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
 
     cells: dict[str, dict[str, OverviewCell]] = {}
@@ -189,9 +188,9 @@ def _cell(line: Line, name: str) -> str:
     if name in line.plain:
         return _plain(line.plain[name])
     estimate = line.estimates.get(name)
-    if estimate is None:
-        return "-"
-    return with_interval(estimate.value, estimate.interval if name in WITH_INTERVAL else None)
+    if estimate is None or name in WITH_INTERVAL:
+        return with_interval(estimate)
+    return with_bounds(estimate.value, None, None)
 
 
 def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
@@ -203,7 +202,7 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> 
             if contrast.value is None:
                 console.print(f"    {contrast.reason}", soft_wrap=True)
                 continue
-            shown = with_interval(contrast.value, contrast.interval)
+            shown = with_interval(contrast)
             tested = f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
             units = "sequences" if "sequence" in contrast.words else "groups"
             when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
@@ -227,12 +226,7 @@ def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> Non
     for each in found:
         console.print(each.agent, soft_wrap=True)
         for part in each.parts:
-            changed = with_interval(part.changed.value, part.changed.interval)
-            difference = (
-                "-"
-                if part.difference is None
-                else with_interval(part.difference.value, part.difference.interval)
-            )
+            changed, difference = with_interval(part.changed), with_interval(part.difference)
             name = HEADINGS.get(part.measure, part.measure).partition(" ")[0]
             console.print(f"  {name:<8} {part.part:<7} {changed:>22}  {difference:>23}", soft_wrap=True)
         adapted = sum(until is not None for until in each.cases_until)
@@ -260,13 +254,11 @@ def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
     console.print()
 
 
-def with_interval(value: float | None, interval: Any) -> str:
+def with_interval(found: Estimate | Contrast | None) -> str:
     """A value with the bounds of its interval, where it has some."""
-    if value is None:
-        return "-"
-    if interval is None or interval.low is None:
-        return f"{value:.3f}"
-    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    if found is None or found.interval is None:
+        return with_bounds(None if found is None else found.value, None, None)
+    return with_bounds(found.value, found.interval.low, found.interval.high)
 
 
 def _plain(value: float | None) -> str:
@@ -292,22 +284,13 @@ def compare_command(args: argparse.Namespace) -> int:
       histobench consult compare study/ gpt-4o-mini policy-reader
       histobench consult compare study/ gpt-4o-mini policy-reader --arm sequence
     """
-    from dataclasses import asdict
-
-    from rich.table import Table
-
-    from histobench.cli.terminal import whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.files import write_json
 
     rows = findings_of(args.study, runs=args.runs).agents_compared(args.agent, args.other, arm=args.arm)
-    table = Table(title=f"{args.agent} minus {args.other}", title_justify="left", box=None, pad_edge=False)
-    for name in ("arm", "measure"):
-        table.add_column(name)
-    for name in ("difference", "p", "p (Holm)"):
-        table.add_column(name, justify="right")
+    table = plain_table(["arm", "measure"], ["difference", "p", "p (Holm)"])
+    table.title, table.title_justify = f"{args.agent} minus {args.other}", "left"
     for row in rows:
-        shown = with_interval(row.estimate.value, row.estimate.interval)
+        shown = with_interval(row.estimate)
         table.add_row(
             row.arm, row.measure.replace("_", " "), shown, _plain(row.p_value), _plain(row.adjusted)
         )
@@ -354,11 +337,8 @@ def power_command(args: argparse.Namespace) -> int:
       histobench consult power pilot/ gpt-4o-mini
       histobench consult power pilot/ gpt-4o-mini --delta 0.05 --power 0.9
     """
-    from dataclasses import asdict
-
     from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
-    from histobench.core.files import write_json
 
     if not 0 < args.delta <= 2:
         raise HistobenchError(f"--delta must lie above 0 and be at most 2, not {args.delta:g}")
@@ -377,20 +357,13 @@ def power_command(args: argparse.Namespace) -> int:
 
 
 def _print(plan: CasePlan) -> None:
-    from rich.table import Table
-
-    from histobench.cli.terminal import whole_lines
-
     console = whole_lines()
     console.print(
         f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
         f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("contrast")
-    for name in ("pilot", "need", "80 % range", "pilot shows"):
-        table.add_column(name, justify="right")
+    table = plain_table(["contrast"], ["pilot", "need", "80 % range", "pilot shows"])
     for contrast in plan.contrasts:
         estimate = contrast.estimate
         if estimate is None:

@@ -7,26 +7,82 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import add_source_flags, seed, source_from
-from histobench.cli.terminal import Busy, count_of, in_flags, open_terminal, print_columns, say
+from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.core.http import Progress
     from histobench.roi.data.check import Finding, Findings
     from histobench.roi.data.roi_dataset import Reading, RoiDataset
     from histobench.roi.registry.entry import PublicDataset
 
 
-# Public datasets by name: the jobs `data list`, `show`, `get`, `pin` and `remove`.
+def data_flags(parser: argparse.ArgumentParser) -> None:
+    """The user's own data (check, split), the demo set, and public datasets by name."""
+    names = "{check,split,demo,list,show,get,pin,remove}"
+    jobs = parser.add_subparsers(dest="job", required=True, metavar=names)
+    check = jobs.add_parser("check", help="find missing files, broken images, wrong labels, leaks")
+    _add_source(check)
+    check.add_argument(
+        "--on-bad-image",
+        choices=("stop", "skip"),
+        default="stop",
+        help="missing or unreadable images: stop (an error; the default) or skip (left out and listed)",
+    )
+    check.add_argument("--show", type=int, default=20, help="findings to list per kind (default: 20)")
+    check.add_argument("--num_workers", type=int, help="threads that read images (default: one per core)")
+    check.add_argument("-v", "--verbose", action="store_true", help="also list every check that passed")
+    split = jobs.add_parser("split", help="write the split of a folder as a CSV and a class map")
+    _add_source(split)
+    split.add_argument("-o", "--output", required=True, help="CSV to write, with the class map next to it")
+    demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
+    demo.add_argument("out", help="folder to write")
+    demo.add_argument("--name", default="synthetic-crc", help="name of the files (default: synthetic-crc)")
+    demo.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
+    demo.add_argument(
+        "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
+    )
+    demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
+    demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
+    demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
+    demo.add_argument(
+        "--sites",
+        choices=("crossed", "confounded"),
+        help="add scanner and stain of each tile (default: no); confounded: one kind of scanner per class",
+    )
+    _add_public(jobs)
 
-#: The jobs of this file, in the order of the help.
-PUBLIC = ("list", "ls", "show", "get", "pin", "remove")
+
+def data_command(args: argparse.Namespace) -> int:
+    """Get a public dataset by name, check a dataset before measuring on it, write a
+    split to a file, or draw the demo dataset.
+
+    Examples:
+      histobench data list --organ breast --open
+      histobench data get bach@eva
+      histobench data check tiles.csv --class2id_txt classes.txt
+      histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
+      histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
+      histobench data demo demo-tiles
+    """
+    jobs = {"check": _check, "split": _split, "demo": _demo, "list": _list, "ls": _list, "show": _show}
+    jobs |= {"get": _get, "pin": _pin, "remove": _remove}
+    return jobs[args.job](args)
 
 
-def add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[argparse.ArgumentParser]:
-    """Add the jobs to `histobench data`."""
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", help="CSV file (wide or long), folder of class folders, or name of a public dataset"
+    )
+    parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
+    parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
+    add_source_flags(parser)
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
+
+
+def _add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the jobs on public datasets."""
     listing = jobs.add_parser(
         "list", aliases=["ls"], help="list the public datasets that histobench knows by name"
     )
@@ -51,14 +107,9 @@ def add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> lis
         job.add_argument(
             "name", help="name of the dataset (histobench data list); get also accepts a split: bach@eva"
         )
-    return [listing, show, get, pin, remove]
 
 
-def run_public(args: argparse.Namespace) -> int:
-    """Run one of the jobs on public datasets; the exit code."""
-    return {"list": _list, "ls": _list, "show": _show, "get": _get, "pin": _pin, "remove": _remove}[args.job](
-        args
-    )
+# Public datasets by name: the jobs `data list`, `show`, `get`, `pin` and `remove`.
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -134,13 +185,16 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
     pixels = entry.image.get("px")
     size = " x ".join(map(str, pixels)) if isinstance(pixels, list) else str(pixels or "not stated")
     counts = ", ".join(f"{count:,} {split}" for split, count in entry.counts.items()) or "not published"
+    grouped = entry.group or any(
+        "group_column" in rule or "(?P<group>" in rule.get("path", "") for rule in entry.layout
+    )
     return [
         ("task", entry.task),
         ("organ", entry.organ),
         ("classes", ", ".join(entry.classes)),
         ("images", f"{counts}; {size} px, {entry.image.get('mpp', '?')} microns per pixel"),
         ("split", entry.official_split),
-        ("group", "in the table" if entry.group or _grouped(entry) else "not published"),
+        ("group", "in the table" if grouped else "not published"),
         ("columns", ", ".join(entry.site_columns) or "no site"),
         ("licence", entry.licence),
         ("access", entry.access),
@@ -149,45 +203,20 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
     ]
 
 
-def _grouped(entry: PublicDataset) -> bool:
-    return any("group_column" in rule or "(?P<group>" in rule.get("path", "") for rule in entry.layout)
-
-
 def _get(args: argparse.Namespace) -> int:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn, TimeRemainingColumn
 
     from histobench.roi.registry.entry import find
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
-    console = open_terminal(error=True)
     say(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.licence})")
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        found = get(args.name, to=args.to, progress=_bars(bars), accept=args.accept_checksum)
+    with bars(open_terminal(error=True), DownloadColumn(), TimeRemainingColumn()) as progress:
+        found = get(args.name, to=args.to, progress=progress, accept=args.accept_checksum)
     for note in found.notes:
         say(f"note: {note}")
     say(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")
     return 0
-
-
-def _bars(bars: object) -> Progress:
-    from rich.progress import Progress as Bars
-
-    assert isinstance(bars, Bars)
-    tasks: dict[str, int] = {}
-
-    def update(name: str, have: int, total: int | None) -> None:
-        if name not in tasks:
-            tasks[name] = bars.add_task(name, total=total)
-        bars.update(tasks[name], completed=have, total=total)  # type: ignore[arg-type]
-
-    return update
 
 
 def _pin(args: argparse.Namespace) -> int:
@@ -206,6 +235,8 @@ def _remove(args: argparse.Namespace) -> int:
     say(f"removed {folder} ({size / 1e9:.2f} GB)")
     return 0
 
+
+# The user's own data: the jobs `data check`, `split` and `demo`.
 
 #: What it means that there are no findings of a kind.
 _PASSED = {
@@ -229,80 +260,12 @@ _NO_GROUPS = (
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
-def data_flags(parser: argparse.ArgumentParser) -> None:
-    """The user's own data (check, split), the demo set, and public datasets by name."""
-    names = ",".join(("check", "split", "demo", *(job for job in PUBLIC if job != "ls")))
-    jobs = parser.add_subparsers(dest="job", required=True, metavar=f"{{{names}}}")
-    check = jobs.add_parser("check", help="find missing files, broken images, wrong labels, leaks")
-    _add_source(check)
-    check.add_argument(
-        "--on-bad-image",
-        choices=("stop", "skip"),
-        default="stop",
-        help="missing or unreadable images: stop (an error; the default) or skip (left out and listed)",
-    )
-    check.add_argument("--show", type=int, default=20, help="findings to list per kind (default: 20)")
-    check.add_argument("--num_workers", type=int, help="threads that read images (default: one per core)")
-    check.add_argument("-v", "--verbose", action="store_true", help="also list every check that passed")
-    split = jobs.add_parser("split", help="write the split of a folder as a CSV and a class map")
-    _add_source(split)
-    split.add_argument("-o", "--output", required=True, help="CSV to write, with the class map next to it")
-    demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
-    demo.add_argument("out", help="folder to write")
-    demo.add_argument("--name", default="synthetic-crc", help="name of the files (default: synthetic-crc)")
-    demo.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
-    demo.add_argument(
-        "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
-    )
-    demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
-    demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
-    demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
-    demo.add_argument(
-        "--sites",
-        choices=("crossed", "confounded"),
-        help="add scanner and stain of each tile (default: no); confounded: one kind of scanner per class",
-    )
-    add_public(jobs)
-
-
-def data_command(args: argparse.Namespace) -> int:
-    """Get a public dataset by name, check a dataset before measuring on it, write a
-    split to a file, or draw the demo dataset.
-
-    Examples:
-      histobench data list --organ breast --open
-      histobench data get bach@eva
-      histobench data check tiles.csv --class2id_txt classes.txt
-      histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
-      histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
-      histobench data demo demo-tiles
-    """
-    if args.job in PUBLIC:
-        return run_public(args)
-    return {"check": _check, "split": _split, "demo": _demo}[args.job](args)
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", help="CSV file (wide or long), folder of class folders, or name of a public dataset"
-    )
-    parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
-    parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
-    add_source_flags(parser)
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
-
-
-def _scan(args: argparse.Namespace) -> Reading:
-    return source_from(args, args.source).read()
-
-
 def _check(args: argparse.Namespace) -> int:
-
     from histobench.roi.data.check import drop_bad
 
     console = open_terminal()
     with Busy(f"reading {args.source}"):
-        reading = _scan(args)
+        reading = source_from(args, args.source).read()
     findings = _checked(reading, args)
     dataset = reading.dataset
     if args.on_bad_image == "skip":
@@ -398,15 +361,12 @@ def _print_findings(
 def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding], shown: int) -> None:
     if not found:
         return
-    _print_line(console, word, f"{kind}: {len(found)}{_left_out(found)}")
+    left_out = ", left out" if found[0].image is not None and found[0].level == "warning" else ""
+    _print_line(console, word, f"{kind}: {len(found)}{left_out}")
     for finding in found[:shown]:
         console.print(in_flags(f"       {finding}"), soft_wrap=True)
     if len(found) > shown:
         console.print(f"       ... and {len(found) - shown} more (--show {len(found)} lists all)")
-
-
-def _left_out(found: Sequence[Finding]) -> str:
-    return ", left out" if found[0].image is not None and found[0].level == "warning" else ""
 
 
 def _print_line(console: Console, word: str, text: str) -> None:
@@ -420,7 +380,7 @@ def _split(args: argparse.Namespace) -> int:
 
     if args.output.lower().endswith(".txt"):
         raise HistobenchError(f"{args.output}: the class map takes this name; end the output in .csv")
-    dataset = _scan(args).checked()
+    dataset = source_from(args, args.source).load()
     class_map = write_csv(dataset, args.output)
     counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
     say(f"{args.output}: {counts}\n{class_map}: {count_of(len(dataset.classes), 'class')}")

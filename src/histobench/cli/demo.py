@@ -206,6 +206,15 @@ class DemoSteps:
         return f"{total:.0f} s{late}"
 
 
+@contextlib.contextmanager
+def _going_on(console: Console) -> Iterator[None]:
+    """Say what cannot be done here, and continue."""
+    try:
+        yield
+    except HistobenchError as error:
+        console.print(f"left out: {error}", soft_wrap=True)
+
+
 def build_pages(output: Path, console: Console) -> Path | None:
     """The web pages of everything the demo has made; None where all of it failed."""
     from histobench.report.site import build_site
@@ -239,12 +248,10 @@ def _play_episodes(output: Path, console: Console, **options: Any) -> list[Cell]
     from histobench.mint.runs.play import play
 
     run = RunOptions(**options, output=str(output / AGENTS))
-    try:
+    with _going_on(console):
         played = play(run, lambda counter: progress_display(open_terminal(error=True), counter))
-    except HistobenchError as error:
-        console.print(f"left out: {error}", soft_wrap=True)
-        return []
-    return [cell.cell for cell in played.cells]
+        return [cell.cell for cell in played.cells]
+    return []
 
 
 def print_agents(output: Path, cells: Sequence[Cell], console: Console) -> None:
@@ -269,20 +276,16 @@ def play_consult(
 ) -> Path | None:
     """Prepare and play a study; where something is missing, say so and continue."""
     study = output / CONSULT
-    try:
+    with _going_on(console):
         with console.status("asking every encoder about the cases"):
             _prepare_study(table, study, size, seed)
         for policy in size.policies:
             _play_study(study, "all", agent=f"policy:{policy}", max_tokens=800)
-    except HistobenchError as error:
-        console.print(f"left out: {error}", soft_wrap=True)
-        return None
-    try:
-        if size.language_model:
-            _play_study(study, "strong", **CONSULTING_MODEL)
-    except HistobenchError as error:
-        console.print(f"left out: {error}", soft_wrap=True)
-    return study
+        with _going_on(console):
+            if size.language_model:
+                _play_study(study, "strong", **CONSULTING_MODEL)
+        return study
+    return None
 
 
 def print_study(study: Path, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.terminal import Busy, open_terminal
+from histobench.core.text import listed
 from histobench.mint.checkup import check_mint
 from histobench.roi.encoders.checkup import CheckupResult, check_encoders, check_machine
 
@@ -28,11 +29,10 @@ def doctor_command(args: argparse.Namespace) -> int:
       histobench doctor
       histobench doctor --models uni_v2,virchow2 --online
     """
-    names = [name.strip() for name in args.models.split(",") if name.strip()]
     with Busy("checking this machine"):
         findings = check_machine()
         findings += [CheckupResult(*line) for line in check_mint()]
-        findings += check_encoders(names, weights=args.weights, online=args.online)
+        findings += check_encoders(listed(args.models), weights=args.weights, online=args.online)
     _print(findings, verbose=args.verbose)
     return int(any(finding.verdict == "FAIL" for finding in findings))
 

@@ -125,14 +125,14 @@ class _Once(logging.Filter):
         return new
 
 
-def printing(command: Callable[[], int]) -> int:
+def printing(command: Callable[[], int | None]) -> int:
     """The exit code of a command whose output may lose its reader, or its letters, on the way."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that has no letter for a sign shows ? for it; that is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = command()
+        code = command() or 0
         sys.stdout.flush()  # here and not at exit, where a reader that has gone would be an error
         return code
     except KeyboardInterrupt:  # before the command has begun, or after its end

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import seed
+from histobench.cli.flags import required, seed
 from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_columns
-from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.core.text import natural_order
 from histobench.roi.options import Options, Plan
@@ -69,7 +68,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
     from histobench.roi.features.feature_file import load
 
     request = EvaluationRequest(
-        tasks=_names(args.TASK),
+        tasks=tuple(required(args.TASK, "--TASK", f"of {', '.join(TASKS)}")),
         train=load(args.train_feature_file),
         test=load(args.test_feature_file),
         val=load(args.val_feature_file) if args.val_feature_file else None,
@@ -94,7 +93,6 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
-    from histobench.cli.terminal import open_terminal
     from histobench.roi.evaluation.over_splits import evaluate_over_splits
 
     console = open_terminal()
@@ -110,13 +108,6 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
         soft_wrap=True,
     )
     return not any(part.failed for part in every)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise HistobenchError(f"--TASK is empty: name at least one of {', '.join(TASKS)}")
-    return names
 
 
 # Result tables for the terminal.

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import add_source_flags, positive, seed, source_from
+from histobench.cli.flags import add_source_flags, positive, required, seed, source_from
 from histobench.cli.terminal import Busy, open_terminal, say
-from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.roi.options import Settings
 
@@ -87,7 +86,7 @@ def extract_command(args: argparse.Namespace) -> int:
         check_learnt(dataset)
     recipes = [
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
-        for name in _names(args.model_name)
+        for name in dict.fromkeys(required(args.model_name, "--model_name", "encoder (histobench models)"))
     ]
     reasons = {recipe.name: recipe.unresolved() for recipe in recipes}
     require_encoders(reasons, keep_going=args.keep_going)
@@ -132,13 +131,6 @@ def features_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _names(text: str) -> list[str]:
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise HistobenchError("--model_name is empty: name at least one encoder (histobench models)")
-    return names
-
-
 # Progress of an extraction: a bar on a terminal, a line now and then in a log.
 
 #: Seconds between two lines where there is no terminal.
@@ -154,7 +146,6 @@ class Bar:
     """A rich progress bar with images per second and the time left."""
 
     def __init__(self) -> None:
-
         self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import LARGEST
 from histobench.core.records import add_flags, given_flags, options_of
+from histobench.core.text import listed
 from histobench.roi.options import Origin, TargetOptions
 
 if TYPE_CHECKING:
@@ -36,6 +37,24 @@ def seed(text: str) -> int:
             f"expected a whole number of at least 0 (at most {LARGEST}), found {shown!r}"
         )
     return int(digits)
+
+
+def required(text: str, flag: str, what: str) -> list[str]:
+    """The items of a comma-separated flag, at least one; `what` they are is said where there is none."""
+    items = listed(text)
+    if not items:
+        raise HistobenchError(f"{flag} is empty: name at least one {what}")
+    return items
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """The results folder of a command that reads one."""
+    parser.add_argument(
+        "results",
+        nargs="?",
+        default="results",
+        help="results folder, searched with all its subfolders (default: results)",
+    )
 
 
 # How a dataset is read.

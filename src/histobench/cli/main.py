@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        return printing(lambda: _say(_overview()))
+        return printing(lambda: say(_overview()))
     if arguments[0] in ("-V", "--version"):
-        return printing(lambda: _say(f"histobench {__version__}"))
+        return printing(lambda: say(f"histobench {__version__}"))
     name, rest = arguments[0], arguments[1:]
     command = {**COMMANDS, **HIDDEN}.get(name)
     if command is None:
@@ -108,11 +108,6 @@ def completion_command(args: argparse.Namespace) -> int:
 }}
 complete -o default -F _histobench histobench"""
     )
-    return 0
-
-
-def _say(text: str) -> int:
-    say(text)
     return 0
 
 

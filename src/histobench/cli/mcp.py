@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from histobench.cli.flags import positive, seed
+from histobench.cli.flags import positive, required, seed
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 
@@ -65,9 +65,7 @@ def mcp_command(args: argparse.Namespace) -> int:
             "the server needs the mcp package, version 2: pip install histobench[mcp]"
         ) from error
 
-    names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))
-    if not names:
-        raise HistobenchError("--encoders is empty: name at least one encoder")
+    names = tuple(dict.fromkeys(required(args.encoders, "--encoders", "encoder")))
     place = Path(args.data)
     split = args.split or ("0.6/0.2/0.2" if place.is_dir() and not (place / "test").is_dir() else None)
     dataset = load_dataset(

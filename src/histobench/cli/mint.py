@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags
-from histobench.cli.terminal import labelled, open_terminal, print_in_parts, say, whole_lines
+from histobench.cli.terminal import labelled, open_terminal, plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, options_of
 from histobench.mint.runs.options import RunOptions
@@ -103,12 +103,6 @@ def described(standing: Standing) -> str:
     return " · ".join(parts)
 
 
-def cost_text(standing: Standing) -> str:
-    """Dollars, and what is not known about them."""
-    text = f"${standing.spent:.4f}"
-    return f"{text} + {standing.unpriced} answers of unknown price" if standing.unpriced else text
-
-
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds, as far as they matter.
 
@@ -142,17 +136,12 @@ INCOMPLETE = 1
 
 def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
     """Print a line per model and dataset, then what is missing and how to continue."""
-    from rich.table import Table
-
     from histobench.mint.configs.cell import NONE
     from histobench.mint.results.episode_summary import summarise_cell
 
     console = whole_lines()
-    table = Table(box=None, pad_edge=False)
-    for title in ("model", "dataset", "feedback"):
-        table.add_column(title)
-    for title in ("k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"):
-        table.add_column(title, justify="right")
+    numbers = ["k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"]
+    table = plain_table(["model", "dataset", "feedback"], numbers)
     for cell in cells:
         summary = summarise_cell(output, cell)
         if summary is None:
@@ -178,7 +167,9 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
     if new:
         line += f"; {new} new in {duration(standing.seconds)}, {standing.tokens:,} tokens"
     if standing.spent or standing.unpriced:
-        line += f", {cost_text(standing)}"
+        line += f", ${standing.spent:.4f}"
+    if standing.unpriced:
+        line += f" + {standing.unpriced} answers of unknown price"
     console.print(line, soft_wrap=True)
     if outcome.repaired:
         console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")

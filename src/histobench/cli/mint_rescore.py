@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.terminal import whole_lines
+from histobench.cli.terminal import plain_table, whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ def rescore_command(args: argparse.Namespace) -> None:
       histobench mint rescore recordings/ --rule published,strict      both, side by side
     """
     from histobench.mint.results.outcome import write_outcome_table
+    from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
     rules = [as_rule(name.strip()) for name in args.rule.split(",")]
     if args.output and len(rules) > 1:
         raise HistobenchError("--output takes the outcomes of one rule; give one --rule")
-    wanted = _wanted(args.tasks)
+    names = None if args.tasks is None else [name.strip() for name in args.tasks.split(",")]
+    wanted = None if names is None else {dataset.name for dataset in choose_datasets(names)}
     tasks = _Tasks(Path(args.results), args.data, act=args.act)
     by_dataset: dict[str, _Tally] = defaultdict(_Tally)
     by_run: dict[str, _Tally] = defaultdict(_Tally)
@@ -75,22 +77,13 @@ def rescore_command(args: argparse.Namespace) -> None:
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
     if unearned := sum(tally.unearned for tally in by_dataset.values()):
-        console = whole_lines()
-        console.print(
+        whole_lines().print(
             f"{unearned} stored successes are not valid and count as failures: the program answered its "
             "tests with an object that compares equal to everything",
             soft_wrap=True,
         )
     if args.output:
         write_outcome_table(args.output, outcomes)
-
-
-def _wanted(tasks: str | None) -> set[str] | None:
-    from histobench.mint.runs.task_source import choose_datasets
-
-    if tasks is None:
-        return None
-    return {dataset.name for dataset in choose_datasets(name.strip() for name in tasks.split(","))}
 
 
 @dataclass(frozen=True)
@@ -195,14 +188,9 @@ def _run_name(outcome: EpisodeOutcome) -> str:
 
 
 def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title)
     unknown = any(tally.unknown for tally in tallies.values())
     columns = [name for rule in rules for name in (rule, "gained", "lost", "open")]
-    for name in ["episodes", "stored", *columns, *["unknown task"] * unknown]:
-        table.add_column(name, justify="right")
+    table = plain_table([title], ["episodes", "stored", *columns, *["unknown task"] * unknown])
     for name, row in tallies.items():
         cells = [str(row.episodes), _percent(row.stored, row.episodes)]
         for rule in rules:

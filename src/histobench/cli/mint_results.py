@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.flags import positive, seed
 from histobench.cli.mint import INCOMPLETE
-from histobench.cli.terminal import print_in_parts, say, whole_lines
+from histobench.cli.terminal import plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, add_flags, options_of
 from histobench.mint.runs.options import RunOptions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
+    from histobench.statistics.resampling import PairedDifference
     from histobench.statistics.tests import Agreement
 
 
@@ -93,8 +94,7 @@ def table_command(args: argparse.Namespace) -> None:
         print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
     if tries := tries_rows(outcomes):
         print_in_parts(_tries(tries), whole_lines())
-    dialects = dialect_rows(outcomes)
-    if dialects:
+    if dialects := dialect_rows(outcomes):
         print_in_parts(_dialects(dialects), whole_lines())
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
@@ -105,7 +105,7 @@ def _leaderboard(standings: Sequence[LeaderboardRow]) -> Table:
 
     budgets = sorted({k for standing in standings for k in standing.rates})
     titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
-    table = _table(["model"], titles)
+    table = plain_table(["model"], titles)
     for standing in standings:
         line = standing.trend
         helped = standing.with_feedback.get(AVERAGE)
@@ -132,7 +132,7 @@ def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> 
     runs: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
-    table = _table(["outcomes of"], list(titles.values()))
+    table = plain_table(["outcomes of"], list(titles.values()))
     for model, counts in sorted(runs.items()):
         cells = [
             f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
@@ -150,7 +150,7 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
     counted = any(row.tokens is not None for row in rows)
     titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
     titles += ["tokens"] * counted + ["episodes"] + ["all tries", "95 % interval"] * repeated
-    table = _table(["model", "tasks"], titles)
+    table = plain_table(["model", "tasks"], titles)
     for row in rows:
         cells = [
             *(_number(row.rates.get(k)) for k in budgets),
@@ -175,13 +175,9 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
     rows = feedback_rows(outcomes)
     judged = any(row.leaks is not None for row in rows)
     titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
-    table = _table(["model", "expert", "feedback"], titles)
+    table = plain_table(["model", "expert", "feedback"], titles)
     for row in rows:
-        cells = ["", "", ""]
-        if row.gain is not None:
-            difference = _number(100 * row.gain.difference, 1, sign=True)
-            cells = [difference, _range(row.gain.interval, 100, sign="+"), f"{row.gain.p_value:.3g}"]
-        cells = [str(row.k), _number(row.rate), *cells, str(row.episodes)]
+        cells = [str(row.k), _number(row.rate), *_difference(row.gain), str(row.episodes)]
         if judged:
             cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
         table.add_row(display_name(row.model), row.expert, row.kind, *cells)
@@ -199,7 +195,7 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
         *(f"pass^{n}" for n in range(2, most + 1)),
         f"95 % interval of pass^{most}",
     ]
-    table = _table(["model, several tries"], titles)
+    table = plain_table(["model, several tries"], titles)
     for row in rows:
         at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
         hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
@@ -213,35 +209,27 @@ def _dialects(rows: Sequence[DialectRow]) -> Table:
 
     titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
     titles += ["invalid: text", "native", "tokens: text", "native"]
-    table = _table(["model, both dialects"], titles)
+    table = plain_table(["model, both dialects"], titles)
     for row in rows:
-        cells = ["", "", ""]
-        if row.difference is not None:
-            difference = _number(100 * row.difference.difference, 1, sign=True)
-            interval = _range(row.difference.interval, 100, sign="+")
-            cells = [difference, interval, f"{row.difference.p_value:.3g}"]
         sides = (row.text, row.native)
         table.add_row(
             display_name(row.model),
             str(row.k),
             str(row.tasks),
             *(f"{100 * side.success:.1f} %" for side in sides),
-            *cells,
+            *_difference(row.difference),
             *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
             *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
         )
     return table
 
 
-def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in names:
-        table.add_column(title)
-    for title in numbers:
-        table.add_column(title, justify="right")
-    return table
+def _difference(found: PairedDifference | None) -> list[str]:
+    """A paired difference in percent, its interval and p."""
+    if found is None:
+        return ["", "", ""]
+    difference = _number(100 * found.difference, 1, sign=True)
+    return [difference, _range(found.interval, 100, sign="+"), f"{found.p_value:.3g}"]
 
 
 def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:
@@ -290,24 +278,15 @@ def compare_command(args: argparse.Namespace) -> None:
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("tasks")
-    for title in ("n", args.first, args.second, "difference", "95 % interval", "p"):
-        table.add_column(title, justify="right")
-    table.add_column(f"p (Holm, {len(compared)})", justify="right")
-    table.add_column("only first/second", justify="right")
+    titles = ["n", args.first, args.second, "difference", "95 % interval", "p"]
+    table = plain_table(["tasks"], [*titles, f"p (Holm, {len(compared)})", "only first/second"])
     for row in compared:
-        low, high = row.difference.interval.low, row.difference.interval.high
         table.add_row(
             row.group,
             str(row.tasks),
             f"{100 * row.first_rate:.1f} %",
             f"{100 * row.second_rate:.1f} %",
-            f"{100 * row.difference.difference:+.1f}",
-            "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
-            f"{row.difference.p_value:.3g}",
+            *_difference(row.difference),
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
@@ -338,7 +317,6 @@ def export_command(args: argparse.Namespace) -> None:
       histobench mint export mint-results --to dataset -o episodes
       histobench mint export mint-results --to inspect -o logs
     """
-    from histobench.core.errors import HistobenchError
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
     files = [file for path in args.results for file in find_result_files(path)]
@@ -389,7 +367,6 @@ def import_command(args: argparse.Namespace) -> None:
     Example:
       histobench mint import logs/*.eval -o outcomes.csv
     """
-    from histobench.core.errors import HistobenchError
     from histobench.mint.results.outcome import write_outcome_table
 
     try:
@@ -519,15 +496,9 @@ def _keep(output: Path, graded: Sequence[Graded]) -> None:
 
 
 def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:
-    from rich.table import Table
-
     from histobench.mint.rubric import pass_rates
 
-    rates = Table(box=None, pad_edge=False)
-    for title in ("run", "grader"):
-        rates.add_column(title)
-    for title in ("answers", "passed", "95 % interval"):
-        rates.add_column(title, justify="right")
+    rates = plain_table(["run", "grader"], ["answers", "passed", "95 % interval"])
     for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items():
         rates.add_row(run, name, str(n), f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}")
     whole_lines().print(rates)
@@ -538,11 +509,7 @@ def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, s
         whole_lines().print(f"not graded: {problem}", soft_wrap=True)
     if not found:
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("agreement of", "with"):
-        table.add_column(title)
-    for title in ("answers", "same grade", "kappa", "95 % interval"):
-        table.add_column(title, justify="right")
+    table = plain_table(["agreement of", "with"], ["answers", "same grade", "kappa", "95 % interval"])
     for (first, second), agreement in found.items():
         interval = agreement.interval
         unknown = interval.low is None or interval.high is None

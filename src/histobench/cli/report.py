@@ -8,24 +8,16 @@ import tempfile
 import threading
 from pathlib import Path
 
-from histobench.cli.terminal import open_terminal
+from histobench.cli.flags import add_results
+from histobench.cli.terminal import bars, open_terminal
 from histobench.core.errors import HistobenchError
 
 
 def report_flags(parser: argparse.ArgumentParser) -> None:
     """The results, the output folder and what to show."""
-    _add_results(parser)
+    add_results(parser)
     parser.add_argument("-o", "--output", default="site", help="folder of the site (default: site)")
     add_site_arguments(parser)
-
-
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results",
-        nargs="?",
-        default="results",
-        help="results folder, searched with all its subfolders (default: results)",
-    )
 
 
 def add_site_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,26 +55,13 @@ def report_command(args: argparse.Namespace) -> int:
       histobench report results -o site --images CRC-100K.csv
       histobench report results -o site --images CRC=crc.csv --images BRACS=bracs/
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
     from histobench.report.site import build_site, check_apart
 
     check_apart(Path(args.output), Path(args.results))
     console = open_terminal()
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks: dict[str, object] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
-
+    with bars(console, MofNCompleteColumn(), TimeElapsedColumn()) as progress:
         page = build_site(
             args.results,
             args.output,
@@ -90,7 +69,7 @@ def report_command(args: argparse.Namespace) -> int:
             title=args.title,
             thorough=args.thorough,
             workers=args.num_workers,
-            on_progress=show,
+            on_progress=progress,
         )
     console.print(f"Open in a browser: {page}", soft_wrap=True)
     return 0
@@ -117,7 +96,7 @@ def image_sources(given: list[str] | None) -> dict[str, str]:
 
 def serve_flags(parser: argparse.ArgumentParser) -> None:
     """The results and the address."""
-    _add_results(parser)
+    add_results(parser)
     parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0: any free one)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("-o", "--output", help="keep the site in this folder (default: a temporary one)")
@@ -135,7 +114,6 @@ def serve_command(args: argparse.Namespace) -> int:
       histobench serve results
       histobench serve results --images CRC-100K.csv --port 8080
     """
-
     from histobench.report.site import check_apart, check_results_folder
 
     results = Path(args.results)
@@ -144,21 +122,18 @@ def serve_command(args: argparse.Namespace) -> int:
         check_apart(Path(args.output), results)
     if not 0 <= args.port <= 65535:
         raise HistobenchError(f"--port {args.port}: a port is a number from 0 (any free one) to 65535")
-    console = open_terminal()
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
         site = Path(args.output) if args.output else Path(temporary) / "site"
-        _serve(args, results.resolve(), site.resolve(), console)
+        _serve(args, results.resolve(), site.resolve())
     return 0
 
 
-def _serve(args: argparse.Namespace, results: Path, site: Path, console: object) -> None:
-    from rich.console import Console
-
+def _serve(args: argparse.Namespace, results: Path, site: Path) -> None:
     from histobench.report.server import SiteServer, follow, snapshot, write_waiting_page
     from histobench.report.site import build_site
     from histobench.report.thumbnails import Cache
 
-    assert isinstance(console, Console)
+    console = open_terminal()
     cache: Cache = {}
 
     def say(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_source_flags, positive, seed, source_from
-from histobench.cli.terminal import Busy, count_of, labelled, open_terminal
+from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -77,49 +77,35 @@ def robustness_command(args: argparse.Namespace) -> int:
         raise HistobenchError("--attack needs --stress, --data and --models")
     if not args.features:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
+    from histobench.api.site_robustness import measured
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
-    from histobench.roi.evaluation.robustness import RobustnessOptions, measure_columns
-    from histobench.roi.features.feature_file import fingerprint_of
-    from histobench.roi.results.layout import RunIdentity
-    from histobench.roi.results.robustness_files import write_robustness
-    from histobench.roi.robustness.pack import RobustnessResult
+    from histobench.roi.evaluation.robustness import RobustnessOptions
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
-    output, measured = Path(args.output), 0
+    output, written = Path(args.output), 0
     with Busy("reading features"):
         encoders, unreadable = _encoders(args.features)
     if not encoders:
         raise HistobenchError("; ".join(unreadable))
     failed = [labelled("failed", "red", reason) for reason in unreadable]
-    for (dataset, encoder, size), features in encoders.items():
+    for name, features in encoders.items():
         problems: dict[str, str] = {}
-        identity = RunIdentity(
-            dataset=dataset,
-            encoder=encoder,
-            preset="uni",
-            seed=args.seed,
-            fingerprint=fingerprint_of(features),
-            size=size,
-        )
-        with Busy(f"measuring {encoder} on {dataset}"):
-            for column, found in measure_columns(features, args.column, options):
-                if isinstance(found, RobustnessResult):
-                    write_robustness(output / _plain(dataset) / _plain(encoder), found, identity=identity)
-                    measured += 1
+        with Busy(f"measuring {name[1]} on {name[0]}"):
+            for what, found, _ in measured(name, features, args.column, options, output):
+                if not isinstance(found, Exception):
+                    written += 1
                 elif isinstance(found, HistobenchError):
-                    problems[column] = str(found)
+                    problems[what] = str(found)
                 elif args.debug:
                     raise found
                 else:  # one encoder's failure does not cost the others
-                    problems[column] = f"{type(found).__name__}: {found} (--debug shows where)"
-        for column, reason in problems.items():
-            what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
-            failed.append(labelled("failed", "red", f"{what}: {reason}"))
+                    problems[what] = f"{type(found).__name__}: {found} (--debug shows where)"
+        failed += [labelled("failed", "red", f"{what}: {reason}") for what, reason in problems.items()]
     for line in failed:
         console.print(line, soft_wrap=True)
-    if measured:
+    if written:
         with Busy("comparing encoders"):
             tables = summarise(output)
         asked = {dataset for dataset, _, _ in encoders}
@@ -128,17 +114,17 @@ def robustness_command(args: argparse.Namespace) -> int:
         if len(shown) < len(tables):
             console.print(f"Not shown here: {count_of(len(tables) - len(shown), 'table')} of other datasets.")
         console.print(f"Details: --verbose, or {output / FILE}", soft_wrap=True)
-    if not measured:
+    if not written:
         return USER_ERROR
     return PARTLY if failed else 0
 
 
 def _stress(args: argparse.Namespace) -> int:
-    from histobench.cli.compare import names_in, print_grid
+    from histobench.cli.compare import encoder_names, print_grid
     from histobench.cli.extract import display
     from histobench.roi.plan.stress import run_stress, stress_grid
 
-    models = names_in(args.models)
+    models = [] if args.models is None else encoder_names(args.models)
     if not args.data or not models or args.features:
         raise HistobenchError("--stress reads images: give --data and --models instead of feature files")
     console = open_terminal()
@@ -163,7 +149,6 @@ def _stress(args: argparse.Namespace) -> int:
 def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose: bool = True) -> None:
     """Print one table per dataset and site column; `verbose`: with all notes."""
     from histobench.cli.compare import print_grid
-    from histobench.cli.terminal import print_overview
     from histobench.roi.comparison.robustness import robustness_grid
     from histobench.roi.plan.summary import robustness_overview
 
@@ -198,7 +183,3 @@ def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureS
             unreadable.append(str(error))
     joined, left_out = joined_splits(readable)
     return joined, [*unreadable, *left_out]
-
-
-def _plain(name: str) -> str:
-    return name.replace("/", "_").replace("\\", "_").replace(":", "_")

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_engine_choice, chosen_engine
@@ -263,8 +263,9 @@ def _plan(args: argparse.Namespace) -> Plan:
     else:
         if not args.models and not args.features:
             raise HistobenchError("--models is missing: name encoders (histobench models lists them)")
+        options = given_flags(args, options_of(DatasetEntry))
         values = {
-            "datasets": [_dataset(args, source) for source in args.data.split(",")],
+            "datasets": [{"source": source.strip(), **options} for source in args.data.split(",")],
             "encoders": args.models or "",
         }
         base, where = Path("."), ""
@@ -272,10 +273,6 @@ def _plan(args: argparse.Namespace) -> Plan:
     if args.results is not None:
         values["results"] = str(Path(args.results).absolute())
     return plan_from(values, where=where, base=base)
-
-
-def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
-    return {"source": source.strip(), **given_flags(args, options_of(DatasetEntry))}
 
 
 def _print_failures(outcome: PlanOutcome, console: Console) -> None:

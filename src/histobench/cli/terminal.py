@@ -12,13 +12,15 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
     from rich.table import Table
     from rich.text import Text
 
@@ -28,50 +30,38 @@ if TYPE_CHECKING:
 # Messages name parameters; the command line shows them as flags: `group_regex` is --group-regex.
 
 _NAMED = re.compile(r"`(\w+)`")
+#: The flags of the running command, by the names of their parameters: one process runs one command.
+_flags: dict[str, str] = {}
 
 
 def in_flags(text: str) -> str:
-    """The text with parameters in the spelling of the running command."""
-    return _running.translate(text)
+    """The text with parameters that the running command has as flags in the spelling of the command line.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("-g", "--group-regex")
+    >>> speak_as(parser)
+    >>> in_flags("`group_regex` finds no group; leave out `split`")
+    '--group-regex finds no group; leave out `split`'
+    """
+    return _NAMED.sub(lambda match: _flags.get(match[1], match[0]), text)
 
 
 def speak_as(parser: argparse.ArgumentParser) -> None:
     """Spell parameters as the flags of this command from now on."""
-    global _running
-    _running = FlagNames(parser)
+    _flags.clear()
+    _learn(parser)
 
 
-class FlagNames:
-    """The flags of one command, by the names of their parameters."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._flags: dict[str, str] = {}
-        self._learn(parser)
-
-    def translate(self, text: str) -> str:
-        """The text with parameters that the command has as flags in the spelling of the command line.
-
-        >>> parser = argparse.ArgumentParser()
-        >>> _ = parser.add_argument("-g", "--group-regex")
-        >>> FlagNames(parser).translate("`group_regex` finds no group; leave out `split`")
-        '--group-regex finds no group; leave out `split`'
-        """
-        return _NAMED.sub(lambda match: self._flags.get(match[1], match[0]), text)
-
-    def _learn(self, parser: argparse.ArgumentParser) -> None:
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for job in action.choices.values():
-                    self._learn(job)
-            long = [flag for flag in action.option_strings if flag.startswith("--")]
-            if long:
-                self._flags.setdefault(action.dest, long[0])
-                # A flag keeps its own name where the value is stored under another one.
-                self._flags.setdefault(long[0][2:].replace("-", "_"), long[0])
-
-
-#: One process runs one command.
-_running = FlagNames(argparse.ArgumentParser())
+def _learn(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for job in action.choices.values():
+                _learn(job)
+        long = [flag for flag in action.option_strings if flag.startswith("--")]
+        if long:
+            _flags.setdefault(action.dest, long[0])
+            # A flag keeps its own name where the value is stored under another one.
+            _flags.setdefault(long[0][2:].replace("-", "_"), long[0])
 
 
 def say(text: object = "", *, error: bool = False, end: str = "\n") -> None:
@@ -108,6 +98,17 @@ def count_of(number: int, noun: str) -> str:
     """
     plural = f"{noun}es" if noun.endswith("s") else f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def with_bounds(value: float | None, low: float | None, high: float | None) -> str:
+    """A value with the bounds of its interval, where it has some.
+
+    >>> with_bounds(0.95, 0.9, 0.98), with_bounds(0.95, None, None), with_bounds(None, None, None)
+    ('0.950 [0.900, 0.980]', '0.950', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def labelled(label: str, style: str, text: object) -> Text:
@@ -167,6 +168,18 @@ def print_columns(
             line = set_cell_size(line, width - 3) + "..."
         say(line)
     return dropped
+
+
+def plain_table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """A table without lines: columns of texts, then columns of numbers, aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in texts:
+        table.add_column(title)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
 
 
 def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
@@ -271,6 +284,24 @@ def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
         return Text.assemble((value, style), f" [{cell.low:.3f}, {cell.high:.3f}]")
     low, high = (f"{bound:.3f}".replace("0.", ".", 1) for bound in (cell.low, cell.high))
     return Text.assemble((value, style), "\n", (f"[{low},{high}]", "dim"))
+
+
+@contextmanager
+def bars(console: Console, *columns: ProgressColumn) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A function that shows how far something is, in a bar for each name that it is called with."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    name = TextColumn("{task.description}", markup=False)
+    tasks: dict[str, TaskID] = {}
+    hidden = not console.is_terminal
+    with Progress(name, BarColumn(), *columns, console=console, transient=True, disable=hidden) as progress:
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
+
+        yield show
 
 
 class Busy:

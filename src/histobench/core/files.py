@@ -35,13 +35,13 @@ LISTED = 4 << 30
 #: What a gzip file may unpack to: text becomes ten or twenty times as long, hardly ever a hundred times.
 _UNPACKED, _UNPACKED_AT_LEAST, _UNPACKED_TIMES = 2 << 30, 64 << 20, 100
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class NotPlainError(OSError):
@@ -150,7 +150,7 @@ def read_plain_text(path: str | Path, *, limit: int = LISTED, encoding: str = "u
 
 def _refuse_others(found: os.stat_result, path: str | Path) -> None:
     if not stat.S_ISREG(found.st_mode):
-        name = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "something else")
+        name = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         is_folder = stat.S_ISDIR(found.st_mode)
         advice = "name a file in it" if is_folder else "save what it gives to a file, and name that"
         number = errno.EISDIR if is_folder else errno.EINVAL
@@ -187,7 +187,9 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         _flush(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
         _flush_folder(target.parent)
     except OSError as error:
@@ -264,9 +266,7 @@ def _as_json(value: Any) -> str:
         value, undefined = without_nan(value)
         if not undefined:
             raise
-        if isinstance(value, dict):
-            value = {**value, "undefined_numbers": undefined}
-        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return _as_json({**value, "undefined_numbers": undefined} if isinstance(value, dict) else value)
 
 
 def without_nan(value: Any) -> tuple[Any, dict[str, str]]:
@@ -297,22 +297,12 @@ def _flush(path: Path) -> None:
 
 def _flush_folder(folder: Path) -> None:
     # Not every file system lets a folder be opened; the rename itself has already happened.
-    try:
+    with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _write_error(target: Path, error: OSError) -> HistobenchError:
@@ -374,12 +364,7 @@ def read_note(path: str | Path) -> dict[str, Any] | None:
 
 def names_in(folder: Path, ending: str) -> list[str]:
     """The names of files in a folder that end so, sorted, as `files_below`; made for very many of them."""
-    try:
-        return sorted(name for name in patiently(lambda: os.listdir(folder)) if name.endswith(ending))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    return sorted(name for name in _listing(folder, lambda: os.listdir(folder)) if name.endswith(ending))
 
 
 def files_below(folder: Path, ending: str, *, deep: bool = True) -> list[Path]:
@@ -396,8 +381,12 @@ def files_below(folder: Path, ending: str, *, deep: bool = True) -> list[Path]:
                 folders.clear()
         return sorted(found)
 
+    return _listing(folder, walk)
+
+
+def _listing(folder: Path, look: Callable[[], list[T]]) -> list[T]:
     try:
-        return patiently(walk)
+        return patiently(look)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -447,9 +436,7 @@ def is_older(view: Path, sources: Sequence[Path]) -> bool:
 def _state(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
     state = []
     for path in paths:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            continue
-        state.append((str(path), stat.st_mtime_ns, stat.st_size))
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            state.append((str(path), found.st_mtime_ns, found.st_size))
     return state

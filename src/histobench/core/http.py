@@ -62,7 +62,7 @@ class RetryPolicy:
         return longest * share
 
 
-def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a server asks to wait: a number, milliseconds or a date; None where it does not say.
 
     >>> retry_after({"retry-after": "3"})
@@ -78,7 +78,7 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
             return max(0.0, float(value))
         except ValueError:
             moment = email.utils.parsedate_to_datetime(value).timestamp()
-            return max(0.0, moment - (server_time(headers) if now is None else now))
+            return max(0.0, moment - server_time(headers))
     except (ValueError, TypeError, OverflowError):
         return None
 
@@ -173,8 +173,16 @@ Progress = Callable[[str, int, int | None], None]
 class _Wanted:
     """A file to fetch; its size is None where nobody published it."""
 
+    url: str
+    part: Path
     name: str
     bytes: int | None
+    progress: Progress | None
+    stop: threading.Event
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or self.url
 
 
 class TransferStoppedError(Exception):
@@ -209,19 +217,21 @@ def transfer(
     """
     import httpx
 
-    file = _Wanted(name, size)
-    _check_address(url, file)
-    stop = stop or threading.Event()
+    file = _Wanted(url, part, name, size, progress, stop or threading.Event())
+    try:
+        urlsplit(url), httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise HistobenchError(f"{name}: {url} is not a valid address ({error})") from error
     failures, furthest = 0, 0
     with open_client(DOWNLOAD) as client:
         while True:
             wait = 0.0
             try:
-                if _stream(client, url, part, file, progress, stop):
+                if _stream(client, file):
                     return
                 reason = "the connection ended before the file was complete"
             except (httpx.TooManyRedirects, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
-                raise HistobenchError(f"{file.name}: {error} ({_host(url)})") from error
+                raise HistobenchError(f"{name}: {error} ({file.host})") from error
             except httpx.HTTPError as error:
                 reason = str(error) or type(error).__name__
             except _PassingError as error:
@@ -233,25 +243,15 @@ def transfer(
             furthest = max(furthest, have)
             if failures >= DOWNLOAD.attempts:
                 raise HistobenchError(
-                    f"{file.name}: {reason} ({_host(url)}); the partial download is kept; "
-                    "run the command again"
+                    f"{name}: {reason} ({file.host}); the partial download is kept; run the command again"
                 )
             seconds = max(wait, pause * DOWNLOAD.pause(failures, jitter=1.0))
             _log.warning(
                 "%s: %s (%s); retrying in %.0f s, attempt %d of %d",
-                *(file.name, reason, _host(url), seconds, failures + 1, DOWNLOAD.attempts),
+                *(name, reason, file.host, seconds, failures + 1, DOWNLOAD.attempts),
             )
-            if stop.wait(seconds):
+            if file.stop.wait(seconds):
                 raise TransferStoppedError
-
-
-def _check_address(url: str, file: _Wanted) -> None:
-    import httpx
-
-    try:
-        urlsplit(url), httpx.URL(url)
-    except (ValueError, httpx.InvalidURL) as error:
-        raise HistobenchError(f"{file.name}: {url} is not a valid address ({error})") from error
 
 
 def open_client(policy: RetryPolicy = DOWNLOAD) -> httpx.Client:
@@ -268,63 +268,53 @@ def open_client(policy: RetryPolicy = DOWNLOAD) -> httpx.Client:
         ) from error
 
 
-def _stream(
-    client: httpx.Client,
-    url: str,
-    part: Path,
-    file: _Wanted,
-    progress: Progress | None,
-    stop: threading.Event,
-) -> bool:
+def _stream(client: httpx.Client, file: _Wanted) -> bool:
     """Append what is missing; whether the file is whole now."""
-    have, note = _resume_point(part, url)
+    have, note = _resume_point(file)
     if have and have == file.bytes:
         return True  # it broke off between the last byte and the check
-    headers = {"Accept-Encoding": "identity", **_authorisation(url)}
+    headers = {"Accept-Encoding": "identity", **_authorisation(file.url)}
     if have:
         headers["Range"] = f"bytes={have}-"
         if note.get("same"):
             headers["If-Range"] = note["same"]
-    with client.stream("GET", url, headers=headers) as answer:
+    with client.stream("GET", file.url, headers=headers) as answer:
         if answer.status_code == 416:
             if answer.headers.get("content-range", "").strip() == f"bytes */{have}":
                 return True  # there is nothing behind what is here
-            part.unlink(missing_ok=True)
+            file.part.unlink(missing_ok=True)
             raise _PassingError("the file on the server has changed")
-        _check_status(answer, file, url)
+        _check_status(answer, file)
         if answer.status_code == 206 and not _continues(answer, have, note):
-            part.unlink(missing_ok=True)
+            file.part.unlink(missing_ok=True)
             raise _PassingError("the server sent a different part than requested")
         if answer.status_code != 206:
             have = 0
-        packed = _packed(answer, file, url)
+        packed = _packed(answer, file)
         total = None if packed else _total(answer, have)
-        _refuse_pages(answer, file, url)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in ("text/html", "application/xhtml+xml") and not expects_page(file.name):
+            raise _page_error(file)
         if file.bytes is not None and total is not None and total != file.bytes:
             raise OtherSizeError(
                 f"{file.name}: the server offers {total:,} bytes, but {file.bytes:,} are published;"
                 " nothing was kept"
             )
         # What was packed on its way cannot be continued: without a note a next try begins anew.
-        note_of(part).unlink(missing_ok=True) if packed else _write_note(part, url, answer, total)
+        if packed:
+            note_of(file.part).unlink(missing_ok=True)
+        else:
+            note = {"url": file.url, "same": _same(answer), "total": total}
+            note_of(file.part).write_text(json.dumps(note), encoding="utf-8")
         total = total or file.bytes
         chunks = answer.iter_bytes() if packed else answer.iter_raw()  # as it comes: a break loses nothing
-        have = _append(
-            chunks, part, have, file, url, lambda got: progress and progress(file.name, got, total), stop
-        )
+        have = _append(chunks, file, have, total)
     return total is None or have >= total
 
 
-def _append(
-    chunks: Iterator[bytes],
-    part: Path,
-    have: int,
-    file: _Wanted,
-    url: str,
-    report: Callable[[int], object],
-    stop: threading.Event,
-) -> int:
-    """Write chunks behind the first `have` bytes of `part`; returns how many there are then."""
+def _append(chunks: Iterator[bytes], file: _Wanted, have: int, total: int | None) -> int:
+    """Write chunks behind the first `have` bytes of the part; returns how many there are then."""
+    part = file.part
     with part.open("r+b" if have and part.exists() else "wb") as handle:
         handle.seek(have)
         handle.truncate()
@@ -332,7 +322,7 @@ def _append(
             if not have and is_page(chunk) and not expects_page(file.name):
                 handle.close()
                 discard(part)
-                raise HistobenchError(_page_message(file, url))
+                raise _page_error(file)
             handle.write(chunk)
             have += len(chunk)
             if file.bytes is not None and have > file.bytes:
@@ -342,35 +332,36 @@ def _append(
                     f"{file.name}: the server sends more than the {file.bytes:,} published bytes;"
                     " nothing was kept"
                 )
-            report(have)
-            if stop.is_set():
+            if file.progress is not None:
+                file.progress(file.name, have, total)
+            if file.stop.is_set():
                 raise TransferStoppedError
         handle.flush()
         os.fsync(handle.fileno())
     return have
 
 
-def _check_status(answer: httpx.Response, file: _Wanted, url: str) -> None:
+def _check_status(answer: httpx.Response, file: _Wanted) -> None:
     code = answer.status_code
     if code in PASSING:
         wait = retry_after(answer.headers) or 0.0
         if wait > DOWNLOAD.longest_retry_after:
             raise HistobenchError(
-                f"{file.name}: {_host(url)} answered {code} and asked to retry in {wait / 60:.0f} minutes;"
+                f"{file.name}: {file.host} answered {code} and asked to retry in {wait / 60:.0f} minutes;"
                 " the partial download is kept; run the command again then"
             )
         raise _PassingError(f"the server answered {code}", wait)
     if code in (401, 403):
-        variables = next((names for host, names in _TOKENS if _host(url).endswith(host)), ())
+        variables = next((names for host, names in _TOKENS if file.host.endswith(host)), ())
         hint = f"; set {variables[0]} to a token that has access" if variables else ""
-        raise HistobenchError(f"{file.name}: {_host(url)} refuses access ({code}){hint}")
+        raise HistobenchError(f"{file.name}: {file.host} refuses access ({code}){hint}")
     if code in (404, 410):
-        raise HistobenchError(f"{file.name}: no longer available ({code}): {url}")
+        raise HistobenchError(f"{file.name}: no longer available ({code}): {file.url}")
     if code not in (200, 206):
-        raise HistobenchError(f"{file.name}: {_host(url)} answered {code}; nothing was kept")
+        raise HistobenchError(f"{file.name}: {file.host} answered {code}; nothing was kept")
 
 
-def _packed(answer: httpx.Response, file: _Wanted, url: str) -> bool:
+def _packed(answer: httpx.Response, file: _Wanted) -> bool:
     """Whether the bytes are packed for the way only, although plain ones were asked for.
 
     Many servers say gzip of files that are .gz by themselves; those are left as they come.
@@ -382,20 +373,14 @@ def _packed(answer: httpx.Response, file: _Wanted, url: str) -> bool:
     if said <= _UNDONE and answer.status_code == 200:
         return True
     raise HistobenchError(
-        f"{file.name}: {_host(url)} sent it compressed ({', '.join(sorted(said))}), which was not asked for;"
+        f"{file.name}: {file.host} sent it compressed ({', '.join(sorted(said))}), which was not asked for;"
         " nothing was kept"
     )
 
 
-def _refuse_pages(answer: httpx.Response, file: _Wanted, url: str) -> None:
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("text/html", "application/xhtml+xml") and not expects_page(file.name):
-        raise HistobenchError(_page_message(file, url))
-
-
-def _page_message(file: _Wanted, url: str) -> str:
-    return (
-        f"{file.name}: {_host(url)} answered with a web page instead of the file"
+def _page_error(file: _Wanted) -> HistobenchError:
+    return HistobenchError(
+        f"{file.name}: {file.host} answered with a web page instead of the file"
         " (a login, a form or an error); open the dataset's homepage in a browser"
     )
 
@@ -450,21 +435,16 @@ def discard(part: Path) -> None:
     note_of(part).unlink(missing_ok=True)
 
 
-def _resume_point(part: Path, url: str) -> tuple[int, dict[str, Any]]:
+def _resume_point(file: _Wanted) -> tuple[int, dict[str, Any]]:
     """Bytes that can be kept, and what is known of them; a part of another address is thrown away."""
     try:
-        note = parse_json(read_plain_text(note_of(part)))
-        if note["url"] == url:
-            return part.stat().st_size, note
+        note = parse_json(read_plain_text(note_of(file.part)))
+        if note["url"] == file.url:
+            return file.part.stat().st_size, note
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    part.unlink(missing_ok=True)
+    file.part.unlink(missing_ok=True)
     return 0, {}
-
-
-def _write_note(part: Path, url: str, answer: httpx.Response, total: int | None) -> None:
-    note = {"url": url, "same": _same(answer), "total": total}
-    note_of(part).write_text(json.dumps(note), encoding="utf-8")
 
 
 def _authorisation(url: str) -> dict[str, str]:
@@ -484,7 +464,3 @@ def _authorisation(url: str) -> dict[str, str]:
                 raise HistobenchError(f"{' or '.join(variables)}: the token contains invalid characters")
             return {"Authorization": f"Bearer {token}"} if token else {}
     return {}
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).hostname or url

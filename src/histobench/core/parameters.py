@@ -21,7 +21,7 @@ class InvalidParameterError(HistobenchError, ValueError):
     """A value that a parameter cannot have; a ValueError as well, as scikit-learn expects."""
 
 
-def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> int:
+def whole_number(value: Any, name: str, *, least: int) -> int:
     """The value as an int: Python's and NumPy's whole numbers within the bounds, no texts, floats or flags.
 
     >>> import numpy as np
@@ -32,8 +32,8 @@ def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> i
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or not least <= number <= most:
-        limit = "" if number is None or number <= most else f" and at most {most}"
+    if number is None or not least <= number <= LARGEST:
+        limit = "" if number is None or number <= LARGEST else f" and at most {LARGEST}"
         raise refused(name, f"a whole number of at least {least}{limit}", value)
     return number
 

@@ -80,7 +80,8 @@ def read_record(path: Path, kind: type[T], *, about: Mapping[str, Any]) -> T | N
         raise unreadable(path, error) from error
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if archive.testzip() is not None or parse_json(archive.read(_ABOUT)) != _as_read(about):
+            made_from = parse_json(json.dumps(about))
+            if archive.testzip() is not None or parse_json(archive.read(_ABOUT)) != made_from:
                 return None
             text = archive.read(_TEXT)
             count = sum(name.endswith(".npy") for name in archive.namelist())
@@ -101,10 +102,6 @@ def _plain(value: Any, arrays: list[NDArray[Any]]) -> Any:
         arrays.append(np.ascontiguousarray(value))
         return {"array": len(arrays) - 1}
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _as_read(about: Mapping[str, Any]) -> Any:
-    return parse_json(json.dumps(about))
 
 
 def _values(text: str | bytes) -> Any:

@@ -17,7 +17,7 @@ import argparse
 import dataclasses
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -35,6 +35,7 @@ from typing import (
 from histobench.core.errors import HistobenchError, did_you_mean, located
 from histobench.core.parameters import InvalidParameterError, file_path, refused, text
 from histobench.core.plain_data import LARGEST
+from histobench.core.text import listed
 
 _KEY = "histobench option"
 R = TypeVar("R")
@@ -44,84 +45,29 @@ R = TypeVar("R")
 class Option:
     """What a field of a record says about itself, beside its name, type and default."""
 
-    help: str
-    least: float | None = None
+    help: str  # what the option does, in one line; the default is added to it
+    least: float | None = None  # bounds of a number, or of each number of a list
     above: float | None = None
     most: float | None = None
-    choices: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    metavar: str | None = None
-    group: str = ""
-    takes_value: bool = False
-    default_text: str | None = None
-    is_flag: bool = True
-    complaint: str | None = None
-    many_lines: bool = False
+    choices: tuple[str, ...] = ()  # the allowed words; those of a `Literal` type are taken from it
+    also: tuple[str, ...] = ()  # further names of the flag
+    metavar: str | None = None  # how help shows the value
+    group: str = ""  # the heading in help
+    takes_value: bool = False  # a flag that is given as `--flag True`, as HistoROIBench's scripts do
+    default_text: str | None = None  # what help shows as the default ("the GPU if there is one")
+    complaint: str | None = None  # end of the error message, with `{value}`, where the usual one does not fit
+    many_lines: bool = False  # a text may have several lines, such as a verbose regular expression
 
 
 def option(
-    help: str,
-    *,
-    default: Any,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    choices: Iterable[str] = (),
-    also: Sequence[str] = (),
-    metavar: str | None = None,
-    group: str = "",
-    takes_value: bool = False,
-    default_text: str | None = None,
-    is_flag: bool = True,
-    complaint: str | None = None,
-    many_lines: bool = False,
-    kw_only: bool = False,
+    help: str, *, default: Any, choices: Iterable[str] = (), kw_only: bool = False, **said: Any
 ) -> Any:
-    """Declare a field of a record.
+    """Declare a field of a record, with what `Option` has to say about it.
 
-    Parameters
-    ----------
-    help
-        What the option does, in one line; the default is added to it.
-    default
-        The value when nothing is given.
-    least, above, most
-        Bounds of a number, or of each number of a list.
-    choices
-        The allowed words; those of a `Literal` type are taken from it.
-    also
-        Further names of the flag.
-    metavar, group
-        How help shows the value, and under which heading.
-    takes_value
-        For True or False: the flag is given as `--flag True`, as HistoROIBench's scripts do.
-    default_text
-        What help shows as the default ("the GPU if there is one").
-    is_flag
-        False for options of plan files and Python that are no flags.
-    complaint
-        The end of the error message, with `{value}`, where the usual one does not fit.
-    many_lines
-        A text may have several lines, such as a verbose regular expression.
-    kw_only
-        As in dataclasses: needed in a record from which others inherit.
+    `kw_only` is that of dataclasses: needed in a record from which others inherit.
     """
-    said = Option(
-        help,
-        least,
-        above,
-        most,
-        tuple(choices),
-        tuple(also),
-        metavar,
-        group,
-        takes_value,
-        default_text,
-        is_flag,
-        complaint,
-        many_lines,
-    )
-    return field(default=default, kw_only=kw_only, metadata={_KEY: said})
+    about = Option(help, choices=tuple(choices), **said)
+    return field(default=default, kw_only=kw_only, metadata={_KEY: about})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, field))
@@ -212,11 +158,7 @@ class Declared:
 
     def parsed(self, written: str) -> Any:
         """The value of a flag, from what is written on the command line."""
-        given: Any = written
-        if self.is_list:
-            given = [self.one(part.strip()) for part in written.split(",") if part.strip()]
-        else:
-            given = self.one(written)
+        given = list(map(self.one, listed(written))) if self.is_list else self.one(written)
         try:
             return self.checked(given, self.flag)
         except InvalidParameterError as error:
@@ -245,13 +187,11 @@ _TRUTH = {
 def options_of(cls: type) -> tuple[Declared, ...]:
     """The options of a record, in the order of its fields."""
     hints = get_type_hints(cls)
-    found: list[Any] = []
-    for each in dataclasses.fields(cls):
-        said = each.metadata.get(_KEY)
-        if isinstance(said, Option):
-            default = None if each.default is MISSING else each.default
-            found.append(Declared(each.name, *_kind(hints[each.name], said), default, said))
-    return tuple(found)
+    return tuple(
+        Declared(each.name, *_kind(hints[each.name], said), each.default, said)
+        for each in dataclasses.fields(cls)
+        if (said := each.metadata.get(_KEY)) is not None
+    )
 
 
 def _kind(hint: Any, said: Option) -> tuple[type, bool, bool, tuple[str, ...]]:
@@ -328,7 +268,7 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
         if value is None or (each.kind is str and not each.is_list and str(value) == ""):
             continue
         if each.is_list and isinstance(value, str):
-            value = [each.one(part.strip()) for part in value.split(",") if part.strip()]
+            value = list(map(each.one, listed(value)))
         elif each.is_list and hasattr(value, "tolist"):
             value = value.tolist()
         elif each.kind is int and each.words and str(value).isdecimal():
@@ -352,8 +292,6 @@ def add_flags(parser: Any, options: Iterable[Declared]) -> None:
     """
     groups: dict[str, Any] = {"": parser}
     for each in options:
-        if not each.said.is_flag:
-            continue
         title = each.said.group if isinstance(parser, argparse.ArgumentParser) else ""
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
@@ -376,7 +314,7 @@ def add_flags(parser: Any, options: Iterable[Declared]) -> None:
 
 def given_flags(args: argparse.Namespace, options: Iterable[Declared]) -> dict[str, Any]:
     """What was given on the command line, by the names of the options."""
-    given = {each.name: getattr(args, each.name) for each in options if each.said.is_flag}
+    given = {each.name: getattr(args, each.name) for each in options}
     return {name: value for name, value in given.items() if value is not None}
 
 

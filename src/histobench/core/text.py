@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from histobench.core.errors import HistobenchError
@@ -36,6 +38,15 @@ def check_plain_name(name: str, *, what: str) -> str:
     return name
 
 
+def listed(text: str) -> list[str]:
+    """The items of a comma-separated list.
+
+    >>> listed("uni_v1, virchow2,")
+    ['uni_v1', 'virchow2']
+    """
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 # The order in which people count: 2 ways come before 10.
 
 
@@ -50,7 +61,7 @@ def natural_order(text: object) -> list[str | int]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-# Names and texts of others in files that programs interpret: spreadsheets and Markdown.
+# Names and texts of others in files that programs interpret: spreadsheets, Markdown and HTML.
 
 _SPACES = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 #: Signs that mean something in Markdown wherever they stand, or where they begin a tag, link or emphasis.
@@ -75,6 +86,13 @@ def markdown_text(text: str) -> str:
     ('uni_v1', '[a\\](http://x) \\| \\<b>')
     """
     return _MARKDOWN.sub(lambda sign: f"\\{sign[0]}", _SPACES.sub(" ", text))
+
+
+def html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of a notebook; what stands in the cells is never markup."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 # Text from elsewhere (models, servers, files, names of encoders) as a terminal may show it.

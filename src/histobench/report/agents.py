@@ -26,6 +26,7 @@ from histobench.mint.results.stored_episode import (
 )
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.image_source import TalkPictures
+from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
                 runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
             read.add(path)
         except HistobenchError as error:
-            problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
+            problems.append(without_folder(str(error), results_dir))
     alone: Counter[str] = Counter()
     for o in read_unfinished(path for path in files if path in read and path.name == FILE):
         key = (o.model, o.feedback_model, o.feedback_type, o.k)
@@ -200,7 +201,10 @@ def _run(run: AgentRun) -> dict[str, Any]:
     for episode in run.episodes:
         families[episode.outcome.family].append(episode)
         datasets[episode.outcome.task].append(episode)
-    actions = sum(_actions(episode) for episode in run.episodes)
+    outcomes = [episode.outcome for episode in run.episodes]
+    invalid = sum(o.invalid for o in outcomes)
+    actions = sum(o.proposals + o.tool_calls for o in outcomes) + invalid
+    tokens = [episode.tokens for episode in run.episodes if episode.tokens]
     return {
         "name": run.name,
         "agent": run.agent,
@@ -212,8 +216,8 @@ def _run(run: AgentRun) -> dict[str, Any]:
         "solvedBy": _solved_by(run),
         "outcomes": _outcomes(run),
         "turns": rounded(float(np.mean([len(episode.turns) for episode in run.episodes]))),
-        "invalid": rounded(sum(e.outcome.invalid for e in run.episodes) / actions) if actions else None,
-        "tokens": _tokens(run),
+        "invalid": rounded(invalid / actions) if actions else None,
+        "tokens": rounded(float(np.mean(tokens))) if tokens else None,
     }
 
 
@@ -221,15 +225,6 @@ def _outcomes(run: AgentRun) -> list[list[Any]]:
     """Outcome, episodes, and whether they enter the rate, in the order of `mint table`."""
     found = Counter(episode.outcome.outcome for episode in run.episodes) + run.unfinished
     return [[name, found[name], int(name not in UNFINISHED)] for name in OUTCOMES if found[name]]
-
-
-def _actions(episode: Episode) -> int:
-    return episode.outcome.proposals + episode.outcome.tool_calls + episode.outcome.invalid
-
-
-def _tokens(run: AgentRun) -> float | None:
-    known = [episode.tokens for episode in run.episodes if episode.tokens]
-    return rounded(float(np.mean(known))) if known else None
 
 
 def _rate(episodes: Sequence[Episode]) -> dict[str, Any]:

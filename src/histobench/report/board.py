@@ -38,6 +38,7 @@ def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> 
     rows = list(dict.fromkeys(row_names[n] for r in results for n in _numbers(r)))
     place = {name: k for k, name in enumerate(rows)}
     columns = [result.dataset_index for result in results]
+    metrics = dict.fromkeys(metric for result in results for metric in result.cells)
     runs = [[-1] * len(columns) for _ in rows]
     for column, result in enumerate(results):
         for number in _numbers(result):
@@ -46,17 +47,13 @@ def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> 
         "rows": rows,
         "datasets": columns,
         "runs": runs,
-        "metrics": {metric: _metric(metric, results, rows, runs) for metric in _metrics(results)},
+        "metrics": {metric: _metric(metric, results, rows, runs) for metric in metrics},
         "how": [result.how for result in results],
         "numImages": [result.n_images for result in results],
         "numGroups": [result.n_groups for result in results],
         # Under the table, so that nobody takes an accuracy for more than it is.
         "problems": ["; ".join(filter(None, (result.problem, *result.caveats))) for result in results],
     }
-
-
-def _metrics(results: Sequence[TableResult]) -> list[str]:
-    return list(dict.fromkeys(metric for result in results for metric in result.cells))
 
 
 def _numbers(result: TableResult) -> list[int]:

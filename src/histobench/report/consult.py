@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from histobench.consult.arms import ARMS
 from histobench.consult.consultation import RECORD
-from histobench.consult.findings import Contrast, Estimate, Line, RelianceBin, SequenceFindings, StudyFindings
+from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings, StudyFindings
 from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_played, risk_coverage
 from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
@@ -20,8 +20,7 @@ from histobench.report.agents import conversation, talk_payload
 from histobench.report.image_source import TalkPictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
-from histobench.report.thumbnails import Cache, thumbnail
-from histobench.statistics.intervals import Interval
+from histobench.report.thumbnails import Cache, Pictures
 
 # Failure cards: a region that an agent got wrong, what the tool said of it, and how they talked.
 
@@ -33,32 +32,13 @@ SIDE = 256
 KINDS = ("followed", "left", "own", "deferred", "unanswered")
 
 
-class CardPictures:
-    """Small pictures of cases and neighbours, each written once; none where the images are not at hand."""
-
-    def __init__(self, site: Path, study: Study, folder: str, cache: Cache) -> None:
-        self._site, self._folder, self._cache = site, folder, cache
-        self._known: dict[str, str] = {}
-        try:
-            self._paths = study.pictures()
-        except HistobenchError:  # a study may be shared without its pictures
-            self._paths = {}
-
-    def address(self, image: str) -> str:
-        """The address of a picture by its content hash; empty where it cannot be read."""
-        if image not in self._known:
-            self._known[image] = self._write(image)
-        return self._known[image]
-
-    def _write(self, image: str) -> str:
-        path = self._paths.get(image)
-        content = None if path is None else thumbnail(path, self._cache, side=SIDE)
-        if content is None:
-            return ""
-        place = f"thumbs/{self._folder}/{len(self._known)}.webp"
-        (self._site / place).parent.mkdir(parents=True, exist_ok=True)
-        (self._site / place).write_bytes(content)
-        return place
+def _card_pictures(site: Path, study: Study, folder: str, cache: Cache) -> Pictures:
+    """Small pictures of cases and neighbors by their content hashes."""
+    try:
+        paths = study.pictures()
+    except HistobenchError:  # a study may be shared without its pictures
+        paths = {}
+    return Pictures(site, folder, cache, paths.get, side=SIDE)
 
 
 def failure_kinds(plays: Plays) -> list[str]:
@@ -74,7 +54,7 @@ def failure_kinds(plays: Plays) -> list[str]:
 
 
 def failure_cards(
-    played: PlayedStudy, agent: str, arm: str, pictures: CardPictures, talk: TalkPictures
+    played: PlayedStudy, agent: str, arm: str, pictures: Pictures, talk: TalkPictures
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The cards of an agent in an arm, and how many failures of each kind there are."""
     plays = played.findings.plays[agent, arm]
@@ -100,7 +80,7 @@ def _card(
     row: int,
     case: Case,
     kind: str,
-    pictures: CardPictures,
+    pictures: Pictures,
     talk: TalkPictures,
 ) -> dict[str, Any]:
     names = played.study.facts.classes
@@ -173,10 +153,7 @@ def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
         name = study.facts.dataset if place == "." else f"{study.facts.dataset} ({place})"
         found.append(PlayedStudy(name, study, episodes, findings))
     if len({played.study.facts.dataset for played in found}) == len(found):
-        found = [
-            PlayedStudy(played.study.facts.dataset, played.study, played.episodes, played.findings)
-            for played in found
-        ]
+        found = [replace(played, name=played.study.facts.dataset) for played in found]
     return found, problems
 
 
@@ -184,7 +161,7 @@ def write_studies(site: Path, studies: Sequence[PlayedStudy], cache: Cache) -> N
     """Write `consult/NUMBER` for each study, and the failures of each agent in each arm."""
     talk = TalkPictures(site)
     for number, played in enumerate(studies):
-        pictures = CardPictures(site, played.study, f"consult-{number}", cache)
+        pictures = _card_pictures(site, played.study, f"consult-{number}", cache)
         content = study_payload(played)
         for place, line in enumerate(content["lines"]):
             key = (line["agent"], line["arm"])
@@ -252,9 +229,10 @@ def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
         "effective": rounded(line.effective),
         "effectiveWrong": rounded(line.effective_wrong),
         "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
-        "plain": {name: None if value is None else rounded(value) for name, value in line.plain.items()},
+        "plain": {name: rounded(value) for name, value in line.plain.items()},
         "reliance": {
-            kind: [_bin(each) for each in bins]
+            # Confidence, number of cases, acceptance with its interval.
+            kind: [[rounded(each.confidence), each.cases, *_estimate(each.accepted)] for each in bins]
             for kind, bins in findings.reliance(line.agent, line.arm).items()
         },
         "risk": None if curve is None else _thinned(list(zip(*map(list, curve), strict=True))),
@@ -291,25 +269,16 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
         "inAdvance": contrast.in_advance,
         "groups": contrast.groups,
         "effective": rounded(contrast.effective),
-        "value": _with_bounds(contrast.value, contrast.interval),
+        "value": _estimate(contrast),
         "p": rounded(contrast.p_value),
         "adjusted": rounded(contrast.adjusted),
         "reason": contrast.reason,
     }
 
 
-def _bin(each: RelianceBin) -> list[float | None]:
-    """Confidence, number of cases, acceptance with its interval."""
-    return [rounded(each.confidence), each.cases, *_estimate(each.accepted)]
-
-
-def _estimate(estimate: Estimate) -> list[float | None]:
-    return _with_bounds(estimate.value, estimate.interval)
-
-
-def _with_bounds(value: float | None, interval: Interval | None) -> list[float | None]:
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return [rounded(value), rounded(low), rounded(high)]
+def _estimate(found: Estimate | Contrast) -> list[float | None]:
+    low, high = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+    return [rounded(found.value), rounded(low), rounded(high)]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[list[float | None]]:

@@ -12,13 +12,14 @@ import numpy as np
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
 from histobench.report.robustness_page import robustness_payload
-from histobench.report.table import TableResult, WrongImages
+from histobench.report.table import TableResult
 from histobench.roi.comparison.robustness import RobustnessTable
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.roi_dataset import SPLITS
 
-_FEW_SHOT = re.compile(r"^(\d+)way_(\d+)shot$")
-_SHARE = re.compile(r"^([\d.]+)pct$")
+#: Settings that have a place on a learning curve.
+_FEW_SHOT = re.compile(r"^(?P<way>\d+)way_(?P<x>\d+)shot$")
+_SHARE = re.compile(r"^(?P<way>)(?P<x>[\d.]+)pct$")
 #: Datasets above this many images are checked only when asked for: every image is read.
 MOST_CHECKED = 5000
 _SHOWN_FINDINGS = 100
@@ -36,8 +37,8 @@ def dataset_payload(
 ) -> dict[str, Any]:
     """Everything about one dataset that is not a table of the leaderboard."""
     members = [result for result in results if result.dataset_index == index]
-    reference = _largest(members)
-    images = reference.images if reference else None
+    sets = [shown.images for result in members for shown in result.image_sets.values()]
+    images = max(sets, key=lambda images: len(images.names), default=None)
     test = [] if images is None else np.bincount(images.labels, minlength=len(images.classes)).tolist()
     return {
         "classes": [] if images is None else list(images.classes),
@@ -53,15 +54,10 @@ def dataset_payload(
         ),
         "examples": [] if images is None else _examples(images.labels.tolist(), len(images.classes)),
         "findings": _findings(source, thorough),
-        "fewShot": _curve(inventory, members, _few_shot_place),
-        "efficiency": _curve(inventory, members, _share_place),
+        "fewShot": _curve(inventory, members, _FEW_SHOT),
+        "efficiency": _curve(inventory, members, _SHARE),
         "robustness": robustness_payload(inventory.datasets[index], robustness),
     }
-
-
-def _largest(members: Sequence[TableResult]) -> WrongImages | None:
-    sets = [images for result in members for images in result.image_sets.values()]
-    return max(sets, key=lambda images: len(images.images.names), default=None)
 
 
 def _split_counts(source: ImageSource | None, classes: Sequence[str]) -> dict[str, list[int]]:
@@ -96,10 +92,7 @@ def _examples(labels: list[int], n_classes: int) -> list[list[int]]:
 
 def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
     if source is None or source.reading is None:
-        return {
-            "checked": False,
-            "why": "the dataset was not given (`histobench report --images`)",
-        }
+        return {"checked": False, "why": "the dataset was not given (`histobench report --images`)"}
     total = sum(map(len, source.reading.dataset.splits.values()))
     if total > MOST_CHECKED and not thorough:
         why = f"{total:,} images are too many for a quick report; `histobench data check` looks at all"
@@ -113,25 +106,16 @@ def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
     return {"checked": True, "images": total, "total": len(items), "items": items[:_SHOWN_FINDINGS]}
 
 
-def _few_shot_place(setting: str) -> tuple[str, float] | None:
-    match = _FEW_SHOT.match(setting)
-    return (match[1], float(match[2])) if match else None
-
-
-def _share_place(setting: str) -> tuple[str, float] | None:
-    match = _SHARE.match(setting)
-    return ("", float(match[1])) if match else None
-
-
-def _curve(inventory: Inventory, members: Sequence[TableResult], place: Any) -> list[dict[str, Any]]:
+def _curve(
+    inventory: Inventory, members: Sequence[TableResult], settings: re.Pattern[str]
+) -> list[dict[str, Any]]:
     """One point per run whose setting has a place on the curve."""
     points: list[dict[str, Any]] = []
     for result in members:
         board = inventory.boards[result.board]
-        where = place(board.setting)
+        where = settings.match(board.setting)
         if where is None:
             continue
-        way, x = where
         for number in next(iter(result.cells.values()), {}):
             summary: Mapping[str, Any] = result.episodes.get(number) or {}
             values = {
@@ -143,8 +127,8 @@ def _curve(inventory: Inventory, members: Sequence[TableResult], place: Any) -> 
             points.append(
                 {
                     "run": number,
-                    "way": way,
-                    "x": x,
+                    "way": where["way"],
+                    "x": float(where["x"]),
                     "preset": board.preset,
                     "values": values,
                     "spread": spread,

@@ -39,9 +39,10 @@ def write_maps(
     groups: dict[tuple[Path, str], list[int]] = {}
     sets: dict[str, ImageSet] = {}
     for run, (file, images) in wanted.items():
-        path = _existing(file, near)
+        places = [Path(file), near / file, near.parent / file] if file else []
+        path = next((place for place in places if place.is_file()), None)
         if path is not None:
-            groups.setdefault((path, images.key), []).append(run)
+            groups.setdefault((path.resolve(), images.key), []).append(run)
             sets[images.key] = images
     left = float("inf") if thorough else float(MOST_BYTES)
     with_umap = find_spec("umap") is not None and (thorough or len(groups) <= MOST_UMAPS)
@@ -58,11 +59,6 @@ def write_maps(
             write_payload(site, f"map/{number}", payload)
             keys |= dict.fromkeys(runs, str(number))
     return keys
-
-
-def _existing(file: str, near: Path) -> Path | None:
-    places = [Path(file), near / file, near.parent / file] if file else []
-    return next((place.resolve() for place in places if place.is_file()), None)
 
 
 def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.encoders.registry import find_spec
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.plan.speeds import FILE, Speed, read_speeds
 
 _NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
@@ -26,7 +25,10 @@ def encoder_facts(name: str, *, unchecked: bool = False) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _facts(name: str) -> dict[str, Any]:
-    spec = _spec(name)
+    try:
+        spec = find_spec(name)
+    except HistobenchError:  # an output that the encoder does not have
+        spec = None
     if spec is None:
         title = name.replace("@elsewhere", ": features computed elsewhere")
         return {"name": name, "title": title, "licence": "", "terms": "unknown"}
@@ -85,13 +87,6 @@ def bibtex(facts: dict[str, Any]) -> str | None:
     kind = "article" if title else "misc"
     lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items() if value)
     return f"@{kind}{{{facts['citation']},\n{lines}\n}}"
-
-
-def _spec(name: str) -> EncoderSpec | None:
-    try:
-        return find_spec(name)
-    except HistobenchError:  # an output that the encoder does not have
-        return None
 
 
 # Images per second of the encoders of a results folder, where a run measured them.

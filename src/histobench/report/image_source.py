@@ -6,7 +6,7 @@ import hashlib
 import io
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -27,10 +27,6 @@ class ImageSource:
     paths: Mapping[str, Path]
     reading: Reading | None = None
     place: Path = Path()
-
-    @property
-    def shown(self) -> str:
-        return self.place.name
 
     def without_folders(self, text: str) -> str:
         """A text about images with file names instead of paths: a site may be public."""
@@ -55,22 +51,18 @@ class ImageSource:
         return None if self.reading is None else self.reading.dataset
 
 
-@dataclass(frozen=True)
-class ImageSources:
-    """A source for each dataset that has one."""
-
-    of: dict[str, ImageSource] = field(default_factory=dict)
-
-    def relevant(self, names: Mapping[str, set[str]]) -> ImageSources:
-        """Only sources that hold most of a dataset's test images: one source may be given for several."""
-        kept = {}
-        for dataset, source in self.of.items():
-            known = sum(source.path(name) is not None for name in names.get(dataset, ()))
-            if 2 * known >= len(names.get(dataset, ())) and known:
-                kept[dataset] = source
-            elif known:
-                log.warning("%s: only %d of the test images are in %s", dataset, known, source.shown)
-        return ImageSources(kept)
+def relevant_sources(
+    sources: Mapping[str, ImageSource], names: Mapping[str, set[str]]
+) -> dict[str, ImageSource]:
+    """Only sources that hold most of a dataset's test images: one source may be given for several."""
+    kept = {}
+    for dataset, source in sources.items():
+        known = sum(source.path(name) is not None for name in names.get(dataset, ()))
+        if 2 * known >= len(names.get(dataset, ())) and known:
+            kept[dataset] = source
+        elif known:
+            log.warning("%s: only %d of the test images are in %s", dataset, known, source.place.name)
+    return kept
 
 
 def image_sources(
@@ -78,8 +70,8 @@ def image_sources(
     given: str | Path | Mapping[str, str | Path] | None,
     *,
     results_dir: Path | None = None,
-) -> ImageSources:
-    """The sources that the user names, else those that `histobench run` noted and that still exist."""
+) -> dict[str, ImageSource]:
+    """The source of each dataset: what the user names, else what `run` noted, where it still exists."""
     named: dict[str, str | Path] = dict(given) if isinstance(given, Mapping) else {}
     if given is not None and not isinstance(given, Mapping):
         named[""] = given
@@ -104,10 +96,11 @@ def image_sources(
             found[dataset] = opened[key]
         elif note is not None:
             try:
-                found[dataset] = _source_of(note)
+                reading = note.read()  # as the run had them: same splits, same patients
+                found[dataset] = ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source))
             except HistobenchError as error:
                 log.warning("no thumbnails for %s: %s", dataset, error)
-    return ImageSources(found)
+    return found
 
 
 def noted_datasets(results_dir: Path) -> dict[str, DatasetSource]:
@@ -116,12 +109,6 @@ def noted_datasets(results_dir: Path) -> dict[str, DatasetSource]:
     for path in sorted(results_dir.rglob(FILE), key=lambda path: -len(path.parts)):
         notes |= read_dataset_notes(path.parent)
     return notes
-
-
-def _source_of(note: DatasetSource) -> ImageSource:
-    """The images as the run had them: same splits, same patients."""
-    reading = note.read()
-    return ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source))
 
 
 def open_source(place: str | Path) -> ImageSource:
@@ -134,7 +121,11 @@ def open_source(place: str | Path) -> ImageSource:
     except HistobenchError:
         if not path.is_dir():
             raise
-    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if _is_image(file)}
+    files = {
+        file.relative_to(path).as_posix(): file
+        for file in path.rglob("*")
+        if file.suffix.lower() in _SUFFIXES and file.is_file()
+    }
     if not files:
         raise HistobenchError(f"no images in {path}")
     return ImageSource(_with_file_names(files), None, path)
@@ -155,10 +146,6 @@ def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
         file = PurePosixPath(name.replace("\\", "/")).name
         by_file[file] = path if file not in by_file or by_file[file] == path else None
     return {name: path for name, path in by_file.items() if path is not None} | dict(paths)
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
 
 
 # The pictures of conversations: what agents were shown, small enough for a page.

@@ -32,10 +32,14 @@ class Inventory:
     @property
     def tables(self) -> dict[tuple[int, int], list[int]]:
         """(board, dataset) -> numbers of runs, boards first."""
-        tables: dict[tuple[int, int], list[int]] = {}
-        for number, place in enumerate(zip(self.board_of, self.dataset_of, strict=True)):
-            tables.setdefault(place, []).append(number)
-        return dict(sorted(tables.items()))
+        return dict(sorted(_tables(self.board_of, self.dataset_of).items()))
+
+
+def _tables(board_of: Sequence[int], dataset_of: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    tables: dict[tuple[int, int], list[int]] = {}
+    for number, place in enumerate(zip(board_of, dataset_of, strict=True)):
+        tables.setdefault(place, []).append(number)
+    return tables
 
 
 def take_inventory(results_dir: Path) -> Inventory:
@@ -52,7 +56,11 @@ def take_inventory(results_dir: Path) -> Inventory:
         except HistobenchError as error:
             unreadable.append(without_folder(str(error), results_dir))
     runs = changes_told(runs)
-    boards = _boards(runs)
+    known = sorted(
+        {(run.task, run.setting, run.identity.preset) for run in runs},
+        key=lambda key: (task_place(key[0]), natural_order(key[1]), key[2]),
+    )
+    boards = [Board(number, *key) for number, key in enumerate(known)]
     place = {(board.task, board.setting, board.preset): board.number for board in boards}
 
     def board(run: StoredRun) -> int:
@@ -74,22 +82,11 @@ def take_inventory(results_dir: Path) -> Inventory:
     )
 
 
-def _boards(runs: Sequence[StoredRun]) -> list[Board]:
-    known = sorted(
-        {(run.task, run.setting, run.identity.preset) for run in runs},
-        key=lambda key: (task_place(key[0]), natural_order(key[1]), key[2]),
-    )
-    return [Board(number, *key) for number, key in enumerate(known)]
-
-
 def _row_names(
     runs: Sequence[StoredRun], board_of: Sequence[int], dataset_of: Sequence[int], results_dir: Path
 ) -> tuple[str, ...]:
-    tables: dict[tuple[int, int], list[int]] = {}
-    for number, key in enumerate(zip(board_of, dataset_of, strict=True)):
-        tables.setdefault(key, []).append(number)
     names = [""] * len(runs)
-    for members in tables.values():
+    for members in _tables(board_of, dataset_of).values():
         called = distinct_names([runs[number] for number in members])
         for number, name in zip(members, called, strict=True):
             names[number] = without_folder(name, results_dir)

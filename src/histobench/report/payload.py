@@ -57,12 +57,6 @@ def packed(values: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def unpacked(value: dict[str, Any]) -> NDArray[Any]:
-    """The array of `packed`."""
-    kind = np.dtype(value["type"]).newbyteorder("<")
-    return np.frombuffer(base64.b64decode(value["data"]), dtype=kind).reshape(value["shape"])
-
-
 def rounded(value: float | None, digits: int = 6) -> float | None:
     """A number for a data file: few digits, and null for what has no value.
 

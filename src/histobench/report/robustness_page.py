@@ -12,7 +12,7 @@ from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.report.image_source import ImageSource
 from histobench.report.payload import rounded, write_payload
-from histobench.report.thumbnails import Cache, thumbnail
+from histobench.report.thumbnails import Cache, Pictures
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_tables
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
 from histobench.roi.robustness.pairs import SEVERAL
@@ -119,7 +119,11 @@ def write_robustness_page(
     stress = stress_payload(results_dir)
     if not tables and not stress:
         return False
-    pictures = _Pictures(site, sources, cache)
+
+    def find(dataset: str, name: str) -> Path | None:
+        return sources[dataset].path(name) if dataset in sources else None
+
+    pictures = Pictures(site, FOLDER, cache, find)
     entries = []
     for dataset in dict.fromkeys(table.dataset for table in tables):
         own = [table for table in tables if table.dataset == dataset]
@@ -186,26 +190,6 @@ def board_index(tables: Sequence[RobustnessTable]) -> dict[str, Any] | None:
     return {"dataset": table.dataset, "column": table.column, "values": values}
 
 
-class _Pictures:
-    def __init__(self, site: Path, sources: Mapping[str, ImageSource], cache: Cache) -> None:
-        self._site, self._sources, self._cache = site, sources, cache
-        self._known: dict[tuple[str, str], str] = {}
-
-    def address(self, dataset: str, name: str) -> str:
-        """The address of an image's picture; empty where it is not at hand."""
-        key = (dataset, name)
-        if key not in self._known:
-            source = self._sources.get(dataset)
-            path = None if source is None else source.path(name)
-            content = None if path is None else thumbnail(path, self._cache)
-            place = f"thumbs/{FOLDER}/{len(self._known)}.webp" if content is not None else ""
-            if content is not None:
-                (self._site / place).parent.mkdir(parents=True, exist_ok=True)
-                (self._site / place).write_bytes(content)
-            self._known[key] = place
-        return self._known[key]
-
-
 def _per_site(table: RobustnessTable) -> dict[str, list[dict[str, Any]]]:
     """Protocol -> for each site its number of images and every encoder's accuracy there."""
     shown: dict[str, list[dict[str, Any]]] = {}
@@ -222,7 +206,7 @@ def _per_site(table: RobustnessTable) -> dict[str, list[dict[str, Any]]]:
     return shown
 
 
-def _worst(content: Mapping[str, Any], dataset: str, pictures: _Pictures) -> list[dict[str, Any]]:
+def _worst(content: Mapping[str, Any], dataset: str, pictures: Pictures) -> list[dict[str, Any]]:
     def shown(image: Mapping[str, Any]) -> dict[str, Any]:
         name = str(image["image"])
         return {

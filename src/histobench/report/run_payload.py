@@ -44,14 +44,6 @@ def encode(probabilities: NDArray[np.float64]) -> NDArray[np.uint16]:
     return np.where(np.isnan(p), MISSING, codes).astype(np.uint16)
 
 
-def decode(codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Probabilities of codes; the pages do the same."""
-    place = np.asarray(codes, dtype=np.float64)
-    p = 1 / (1 + np.exp(RANGE - (place - 1) / _STEPS * 2 * RANGE))
-    p = np.where(place == ZERO, 0.0, np.where(place == ONE, 1.0, p))
-    return np.where(place == MISSING, np.nan, p)
-
-
 #: What `additional_info` says besides who made the run; shown as it is. The rest has its own place.
 _OWN_PLACE = frozenset(
     {
@@ -80,8 +72,17 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str)
     if default is not None:
         known = {name: entry for name, entry in default["metrics"].items() if entry["ci_lower"] is not None}
         kinds = frozenset(str(entry["method"]) for entry in known.values())
-        source = _jackknife_over(str(default.get("left_out", "")), kinds)
-        return RunIntervals(_bounds_of(known), source, kinds, _reasons_of(default["metrics"]))
+        units = str(default.get("left_out", ""))
+        return RunIntervals(
+            bounds={name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in known.items()},
+            source=f"jackknife over {units} ({', '.join(sorted(kinds))})" if kinds else "",
+            kinds=kinds,
+            reasons={
+                name: str(entry["reason"])
+                for name, entry in default["metrics"].items()
+                if entry.get("ci_lower") is None and entry.get("reason")
+            },
+        )
     fast = {name: interval for name, interval in quick.items() if interval.low is not None}
     kinds = frozenset(interval.method for interval in fast.values())
     return RunIntervals(
@@ -90,22 +91,6 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str)
         kinds=kinds,
         reasons={name: interval.reason for name, interval in quick.items() if interval.reason},
     )
-
-
-def _jackknife_over(units: str, kinds: frozenset[str]) -> str:
-    return f"jackknife over {units} ({', '.join(sorted(kinds))})" if kinds else ""
-
-
-def _bounds_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    return {name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in entries.items()}
-
-
-def _reasons_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return {
-        name: str(entry["reason"])
-        for name, entry in entries.items()
-        if entry.get("ci_lower") is None and entry.get("reason")
-    }
 
 
 def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> dict[str, Any]:
@@ -135,10 +120,11 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
 
 def _facts(run: StoredRun, intervals: RunIntervals) -> dict[str, Any]:
     """What the pages of all runs show."""
+    warnings = run.info.get("warnings")
     return {
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
         "undefined": run.undefined_metrics,
-        "warnings": _texts(run.info.get("warnings")),
+        "warnings": list(map(str, warnings)) if isinstance(warnings, list) else [],
         "bounds": intervals.bounds,
         "noBounds": intervals.reasons,
         "boundsFrom": intervals.source,
@@ -273,10 +259,5 @@ def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:
         defined = values[np.isfinite(values)]
         if len(defined):
             low, high = np.quantile(defined, [0.025, 0.975])
-            spread = float(defined.std()) if len(defined) else 0.0
-            summary[name] = [rounded(x) for x in (float(defined.mean()), spread, float(low), float(high))]
+            summary[name] = [rounded(float(x)) for x in (defined.mean(), defined.std(), low, high)]
     return summary
-
-
-def _texts(value: object) -> list[str]:
-    return [str(text) for text in value] if isinstance(value, list) else []

@@ -20,7 +20,7 @@ from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts, measured_speed
 from histobench.report.encoder_pages import write_encoder_pages, write_top_tiles
-from histobench.report.image_source import ImageSources, image_sources
+from histobench.report.image_source import ImageSource, image_sources, relevant_sources
 from histobench.report.inventory import Inventory, take_inventory, without_folder
 from histobench.report.methods import methods_payload
 from histobench.report.payload import site_folder, write_page, write_payload
@@ -81,37 +81,33 @@ def build_site(
         log.warning("left out: %s", text)
     sources = image_sources(inventory, images, results_dir=results_dir)
     title = title or results_dir.name
+    kept: Cache = {} if cache is None else cache
     with site_folder(out) as site:
         results = list(_tables(inventory, site, workers, on_progress))
         for text in _told(results, results_dir):
             log.warning("%s", text)
-        _write_boards(inventory, results, site)
-        everywhere = sources
-        sources = sources.relevant(
-            {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
-        )
-        thumbs = _write_thumbnails(inventory, results, sources, site, cache, workers, on_progress)
+        row_names = dict(enumerate(inventory.row_names))
+        for board in inventory.boards:
+            members = [result for result in results if result.board == board.number]
+            write_payload(site, f"board/{board.number}", board_payload(members, row_names))
+        names = {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
+        relevant = relevant_sources(sources, names)
+        thumbs = _write_thumbnails(inventory, results, relevant, site, kept, workers, on_progress)
         over_splits = split_payloads(results_dir)
         robustness = stored_tables(results_dir)
         for index, name in enumerate(inventory.datasets):
             content = dataset_payload(
-                index,
-                inventory,
-                results,
-                sources.of.get(name),
-                robustness=robustness,
-                thorough=thorough,
+                index, inventory, results, relevant.get(name), robustness=robustness, thorough=thorough
             )
             write_payload(site, f"dataset/{index}", content | {"splits": over_splits.get(name, [])})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
         write_payload(site, "methods", methods_payload(inventory, results, agents, robustness, studies))
         if agents:
             write_agents(site, agents)
-        kept: Cache = {} if cache is None else cache
-        shows_robustness = write_robustness_page(site, robustness, results_dir, sources.of, kept)
+        shows_robustness = write_robustness_page(site, robustness, results_dir, relevant, kept)
         write_studies(site, studies, kept)
         more_pages = write_encoder_pages(site, results_dir)
-        tiles = write_top_tiles(site, inventory, everywhere.of, kept)
+        tiles = write_top_tiles(site, inventory, sources, kept)
         speeds, device = measured_speed(results_dir)
         on_board = board_index(robustness)
         for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
@@ -181,15 +177,15 @@ def _names(results: list[TableResult], dataset: int) -> set[str]:
 def _write_thumbnails(
     inventory: Inventory,
     results: list[TableResult],
-    sources: ImageSources,
+    sources: Mapping[str, ImageSource],
     site: Path,
-    cache: Cache | None,
+    cache: Cache,
     workers: int,
     on_progress: Progress,
 ) -> list[str]:
     shown: list[str] = []
     for index, name in enumerate(inventory.datasets):
-        if name not in sources.of:
+        if name not in sources:
             continue
         sets: dict[str, WrongImages] = {}
         for result in results:
@@ -200,8 +196,8 @@ def _write_thumbnails(
             site,
             str(index),
             sets,
-            sources.of[name],
-            cache={} if cache is None else cache,
+            sources[name],
+            cache=cache,
             workers=workers,
             on_progress=partial(on_progress, f"thumbnails of {name}"),
         )
@@ -221,18 +217,12 @@ def _write_maps(
         for result in results
         for number, key in result.image_set_of.items()
     }
-    keys = write_maps(
-        site,
-        wanted,
-        near=results_dir,
-        thorough=thorough,
-        on_progress=partial(on_progress, "maps"),
-    )
+    progress = partial(on_progress, "maps")
+    keys = write_maps(site, wanted, near=results_dir, thorough=thorough, on_progress=progress)
     return [keys.get(number, "") for number in range(len(inventory.runs))]
 
 
 def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progress) -> Iterator[TableResult]:
-    tables = inventory.tables
     jobs = [
         TableJob(
             board=board,
@@ -241,7 +231,7 @@ def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progres
             runs={n: (inventory.row_names[n], inventory.runs[n]) for n in numbers},
             site=site,
         )
-        for (board, dataset), numbers in tables.items()
+        for (board, dataset), numbers in inventory.tables.items()
     ]
     for done, result in enumerate(_mapped(jobs, workers if _is_large(inventory) else 1), start=1):
         on_progress("runs", done, len(jobs))
@@ -271,13 +261,6 @@ def _mapped(jobs: list[TableJob], workers: int) -> Iterable[TableResult]:
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(build_table, jobs)
-
-
-def _write_boards(inventory: Inventory, results: list[TableResult], site: Path) -> None:
-    names = dict(enumerate(inventory.row_names))
-    for board in inventory.boards:
-        members = [result for result in results if result.board == board.number]
-        write_payload(site, f"board/{board.number}", board_payload(members, names))
 
 
 def _overview(

@@ -20,7 +20,6 @@ from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unche
 from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
     TESTED,
-    Discordance,
     MetricStatistics,
     TableStatistics,
     table_of_target,
@@ -338,19 +337,17 @@ def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
             }
             for metric, found in statistics.metrics.items()
         },
-        "mcnemar": None if discordance is None else _matrices(discordance, number_of),
+        "mcnemar": None
+        if discordance is None
+        else {
+            "runs": [number_of[name] for name in discordance.names],
+            "onlyFirst": packed(discordance.only_first),
+            "p": packed(discordance.p_values),
+        },
         "numImages": statistics.n_images,
         "numGroups": statistics.n_groups,
         "resampled": statistics.resampled,
         "problem": statistics.problem,
-    }
-
-
-def _matrices(discordance: Discordance, number_of: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "runs": [number_of[name] for name in discordance.names],
-        "onlyFirst": packed(discordance.only_first),
-        "p": packed(discordance.p_values),
     }
 
 

@@ -31,16 +31,15 @@ def write_thumbnails(
     source: ImageSource,
     *,
     cache: Cache,
-    workers: int = 2,
-    limit: int = LIMIT,
+    workers: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[str]:
     """Write `thumbs/<folder>/<number>.webp` and which image has which; returns the sets that have any."""
     wanted: dict[str, int] = {}
     for images in sets.values():
-        for place in priority(images.images, images.wrong)[:limit]:
+        for place in priority(images.images, images.wrong)[:LIMIT]:
             name = images.images.names[place]
-            if len(wanted) < limit and source.path(name) is not None:
+            if len(wanted) < LIMIT and source.path(name) is not None:
                 wanted.setdefault(name, len(wanted))
     (site / "thumbs" / folder).mkdir(parents=True, exist_ok=True)
     written: set[str] = set()
@@ -91,6 +90,28 @@ def thumbnail(path: Path, cache: Cache, *, side: int = SIDE) -> bytes | None:
     small.save(buffer, "WEBP", quality=72, method=3)
     cache[key] = buffer.getvalue()
     return cache[key]
+
+
+class Pictures:
+    """Small pictures in one folder of a site, each written once; `find` gives the file of an image."""
+
+    def __init__(
+        self, site: Path, folder: str, cache: Cache, find: Callable[..., Path | None], *, side: int = SIDE
+    ) -> None:
+        self._site, self._folder, self._cache, self._find, self._side = site, folder, cache, find, side
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def address(self, *image: str) -> str:
+        """The address of a picture from the site's page on; empty where it is not at hand."""
+        if image not in self._known:
+            path = self._find(*image)
+            content = None if path is None else thumbnail(path, self._cache, side=self._side)
+            place = f"thumbs/{self._folder}/{len(self._known)}.webp" if content is not None else ""
+            if content is not None:
+                (self._site / place).parent.mkdir(parents=True, exist_ok=True)
+                (self._site / place).write_bytes(content)
+            self._known[image] = place
+        return self._known[image]
 
 
 def priority(images: ImageSet, wrong: NDArray[np.bool_]) -> list[int]:
