@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from histobench.mint.agents.completion import MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
+from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
 from histobench.mint.agents.providers.base import Capabilities
 from histobench.mint.agents.providers.gemini import GeminiAPI
@@ -115,7 +115,7 @@ def test_a_model_that_only_thought_said_nothing() -> None:
 def test_stop_words_are_those_of_the_published_agents() -> None:
     assert agent_stop_words("openai") == ("\nObservation:", "\nExpert feedback:", "\nTask:", "\n---")
     assert agent_stop_words("vllm")[-1] == "\nHuman:"
-    assert expert_stop_words() == ("\nObservation:", "\nTask:", "\nAssistant:")
+    assert EXPERT_STOP_WORDS == ("\nObservation:", "\nTask:", "\nAssistant:")
 
 
 @pytest.mark.parametrize(

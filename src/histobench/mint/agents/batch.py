@@ -11,8 +11,7 @@ import json
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,7 @@ QUIET_S = 1.0
 _POLL_S = 0.1
 
 
-class BatchCarrier(ABC):
-    """Brings a file of requests to a model and the file of its answers back."""
-
-    @abstractmethod
-    def carry(self, requests: Path, answers: Path) -> None:
-        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
-
-
-class CommandCarrier(BatchCarrier):
+class CommandCarrier:
     """A program that turns one file into the other, such as `vllm run-batch -i {requests} -o {answers}`."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -51,11 +42,10 @@ class CommandCarrier(BatchCarrier):
         self._command = list(command)
 
     def carry(self, requests: Path, answers: Path) -> None:
-        """Run the program and wait for it."""
-        places = {"{requests}": str(requests), "{answers}": str(answers)}
+        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
         words = self._command
-        for mark, place in places.items():
-            words = [word.replace(mark, place) for word in words]
+        for mark, place in (("{requests}", requests), ("{answers}", answers)):
+            words = [word.replace(mark, str(place)) for word in words]
         try:
             done = subprocess.run(words, capture_output=True, text=True)
         except OSError as error:
@@ -67,25 +57,16 @@ class CommandCarrier(BatchCarrier):
             )
 
 
-class HostedCarrier(BatchCarrier):
+class HostedCarrier:
     """OpenAI's batch interface: the file is uploaded, the batch waited for, the answers fetched."""
 
-    def __init__(
-        self,
-        api: ProviderAPI,
-        *,
-        window: str = "24h",
-        poll_s: float = 30.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, api: ProviderAPI, *, poll_s: float = 30.0) -> None:
         self._base = api.base_url
-        self._headers = {"Authorization": f"Bearer {api.api_key}"} if api.api_key else {}
-        self._window = window
+        self._headers = api.bearer
         self._poll_s = poll_s
-        self._sleep = sleep
 
     def carry(self, requests: Path, answers: Path) -> None:
-        """Upload, start, wait, fetch."""
+        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
         import httpx
 
         first = parse_json(read_plain_text(requests).partition("\n")[0])
@@ -98,14 +79,10 @@ class HostedCarrier(BatchCarrier):
                         data={"purpose": "batch"},
                     )
                 )
-                order = {
-                    "input_file_id": file["id"],
-                    "endpoint": first["url"],
-                    "completion_window": self._window,
-                }
+                order = {"input_file_id": file["id"], "endpoint": first["url"], "completion_window": "24h"}
                 batch = self._json(client.post(joined(self._base, "batches"), json=order))
                 while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
-                    self._sleep(self._poll_s)
+                    time.sleep(self._poll_s)
                     batch = self._json(client.get(joined(self._base, f"batches/{batch['id']}")))
                 text = b""
                 for name in ("output_file_id", "error_file_id"):
@@ -126,16 +103,19 @@ class HostedCarrier(BatchCarrier):
         return found
 
 
+BatchCarrier = CommandCarrier | HostedCarrier
+
+
 class BatchEndpoint(Endpoint):
     """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
 
     #: A batch waits for every running episode: one that waited for the batch to be paid would wait for ever.
     waits_for_money = False
 
-    def __init__(self, *args: Any, carrier: BatchCarrier, folder: str | Path, **options: Any) -> None:
+    def __init__(self, *args: Any, carrier: BatchCarrier, folder: Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self._carrier = carrier
-        self._folder = Path(folder)
+        self._folder = folder
         self._changed = threading.Condition()
         self._episodes = 0
         self._waiting: list[tuple[Question, Future[Completion]]] = []
@@ -219,8 +199,11 @@ class BatchEndpoint(Endpoint):
         requests = self._folder / f"batch-{number:04d}.requests.jsonl"
         answers = self._folder / f"batch-{number:04d}.answers.jsonl"
         with atomic_path(requests) as temporary:
-            lines = [self._line(position, question) for position, question in enumerate(questions)]
-            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+            lines = []
+            for position, request in enumerate(map(self._request, questions)):
+                order = {"method": "POST", "url": urlsplit(request.url).path, "body": request.body}
+                lines.append(json.dumps({"custom_id": f"request-{position}", **order}) + "\n")
+            temporary.write_text("".join(lines), encoding="utf-8")
         self._carrier.carry(requests, answers)
         found: dict[str, Any] = {}
         for text in read_plain_text(answers).splitlines():
@@ -229,11 +212,6 @@ class BatchEndpoint(Endpoint):
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
         return found
 
-    def _line(self, number: int, question: Question) -> dict[str, Any]:
-        request = self._request(question)
-        path = urlsplit(request.url).path
-        return {"custom_id": f"request-{number}", "method": "POST", "url": path, "body": request.body}
-
     def _request(self, question: Question) -> Request:
         return self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
 
@@ -241,18 +219,19 @@ class BatchEndpoint(Endpoint):
         if response is None or not isinstance(response.get("body"), Mapping):
             raise ProviderError(f"the batch holds no answer ({redact(str(response))[:200]})")
         body, status = response["body"], response.get("status_code", 200)
-        request = self._request(question)
+        problem = None
         if status == 200:
             try:
                 completion = clean_completion(self.api, body, question.sampling)
             except MalformedAnswerError as error:
                 raise ProviderError(f"not an answer: {redact(str(error))[:200]}") from error
-            return with_receipt(completion, self.api, request, question.sampling, Capabilities(), body)
-        complaint = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
-        if is_filtered(status, json.dumps(body)):
-            withheld = Completion("", finish=f"{FILTERED}:HTTP {status}")
-            settings = (question.sampling, Capabilities(), body)
-            return with_receipt(withheld, self.api, request, *settings, problem=complaint)
-        if is_too_long(status, json.dumps(body)):
-            raise RequestRefusedError(complaint)
-        raise ProviderError(complaint)
+        else:
+            problem = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
+            if not is_filtered(status, json.dumps(body)):
+                if is_too_long(status, json.dumps(body)):
+                    raise RequestRefusedError(problem)
+                raise ProviderError(problem)
+            completion = Completion("", finish=f"{FILTERED}:HTTP {status}")
+        request = self._request(question)
+        settings = (question.sampling, Capabilities(), body)
+        return with_receipt(completion, self.api, request, *settings, problem=problem)

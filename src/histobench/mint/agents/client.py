@@ -366,16 +366,13 @@ class _TryDifferentlyError(Exception):
 def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sampling) -> Completion:
     """The answer in a response, cut at the stop sequences; raises `MalformedAnswerError`."""
     completion = api.completion(payload)
-    parts = _clean_parts(completion.parts)
+    # Without keys of this process, and without halves of characters that no file can carry.
+    records = (_clean_value(part_record(part, inline=True)) for part in completion.parts)
+    parts: tuple[Part, ...] = tuple(map(part_from_record, records))
     if not parts and not completion.text and completion.usage.reasoning_tokens:
         parts = (Reasoning(),)  # it thought, and the provider does not show what
     words = redact_speech(whole_characters(sampling.cut(completion.text)))
     return replace(completion, text=words, parts=parts)
-
-
-def _clean_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Without keys of this process, and without halves of characters that no file can carry."""
-    return tuple(part_from_record(_clean_value(part_record(part, inline=True))) for part in parts)
 
 
 def _clean_value(value: Any) -> Any:

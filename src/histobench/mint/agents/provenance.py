@@ -40,13 +40,14 @@ def with_receipt(
     problem: str | None = None,
 ) -> Completion:
     """The answer with the record of how it was asked for."""
+    usual = Sampling()
     receipt = Receipt(
         format=api.format,
         url=without_credentials(request.url),
         asked_model=api.model,
         sha256=hashlib.sha256(body_bytes(request)).hexdigest(),
         sent={name: value for name, value in request.body.items() if name not in _CONVERSATION},
-        sampling=_sampling_record(sampling),
+        sampling={name: value for name, value in asdict(sampling).items() if value != getattr(usual, name)},
         without=tuple(sorted(capabilities.without)),
         merge_roles=capabilities.merge_roles,
         model=_text(payload, "model", "modelVersion"),
@@ -103,11 +104,6 @@ def request_of_turn(episode: StoredEpisode, number: int) -> bytes:
     if "functions" in turn:
         functions = [ToolSpec(**spec) for spec in episode.details["functions"][turn["functions"]]]
     return rebuilt_body(turn, messages, functions)
-
-
-def _sampling_record(sampling: Sampling) -> dict[str, Any]:
-    usual = Sampling()
-    return {name: value for name, value in asdict(sampling).items() if value != getattr(usual, name)}
 
 
 def _text(payload: Mapping[str, Any], *names: str) -> str | None:

@@ -114,7 +114,9 @@ def parse_agent(text: str) -> AgentSpec:
                 "replay: needs a file or folder of recordings, as in replay:FILE.k5.jsonl.gz"
             )
         return AgentSpec(kind, rest)
-    model, address = _split_address(rest)
+    # An @ that no address follows belongs to the model's name.
+    position = rest.rfind("@http")
+    model, address = (rest, "") if position < 0 else (rest[:position], rest[position + 1 :])
     base_url = address or PROVIDERS[kind][0]
     if not colon or not model:
         raise HistobenchError(
@@ -164,11 +166,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _split_address(rest: str) -> tuple[str, str]:
-    """Model and address; an @ that no address follows belongs to the model's name."""
-    position = rest.rfind("@http")
-    if position < 0:
-        return rest, ""
-    return rest[:position], rest[position + 1 :]

@@ -23,7 +23,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
+from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message, ToolSpec
@@ -159,11 +159,10 @@ def _expert(planned: PlannedCell) -> InspectPlayer | None:
         return None
     model = get_model(role=EXPERT, required=True)
     sampling = planned.expert.sampling
-    stop = expert_stop_words()
     config = GenerateConfig(
-        temperature=sampling.temperature, max_tokens=sampling.max_tokens, stop_seqs=list(stop)
+        temperature=sampling.temperature, max_tokens=sampling.max_tokens, stop_seqs=list(EXPERT_STOP_WORDS)
     )
-    return InspectPlayer(model, Sampling(stop=stop), config)
+    return InspectPlayer(model, Sampling(stop=EXPERT_STOP_WORDS), config)
 
 
 def _keep(state: TaskState, finished: Finished, player: InspectPlayer) -> None:

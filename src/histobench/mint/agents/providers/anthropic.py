@@ -14,7 +14,14 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Request,
+    base64_of,
+    completion_of,
+    turns,
+)
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -26,7 +33,6 @@ from histobench.mint.messages.parts import (
     ToolResult,
     ToolSpec,
     Unknown,
-    spoken,
 )
 
 VERSION = "2023-06-01"
@@ -88,7 +94,7 @@ class AnthropicAPI(ProviderAPI):
             parts = [Refusal(part.text) if isinstance(part, Text) else part for part in parts]
             if not any(isinstance(part, Refusal) for part in parts):
                 parts.append(Refusal(""))  # it said nothing, and nothing goes back in its name
-        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+        return completion_of(parts, _usage(payload.get("usage")), finish)
 
     def _part(self, block: Mapping[str, Any]) -> Part:
         origin = self.origin(dict(block))
@@ -96,13 +102,8 @@ class AnthropicAPI(ProviderAPI):
             case "text":
                 return Text(block["text"])
             case "tool_use":
-                arguments = block["input"]
-                return ToolCall(
-                    block["id"],
-                    block["name"],
-                    arguments if isinstance(arguments, dict) else None,
-                    origin=origin,
-                )
+                arguments = block["input"] if isinstance(block["input"], dict) else None
+                return ToolCall(block["id"], block["name"], arguments, origin=origin)
             case "thinking":
                 return Reasoning(block["thinking"], origin)
             case "redacted_thinking":
@@ -130,11 +131,7 @@ class AnthropicAPI(ProviderAPI):
             case ToolResult():
                 content = [{"type": "text", "text": whole_characters(part.text)}] if part.text else []
                 content += [_picture(image) for image in part.images]
-                block: dict[str, Any] = {
-                    "type": "tool_result",
-                    "tool_use_id": part.call_id,
-                    "content": content,
-                }
+                block = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
                 return {**block, "is_error": True} if part.failed else block
             case _:
                 return None

@@ -17,7 +17,14 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Request,
+    base64_of,
+    completion_of,
+    turns,
+)
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -29,7 +36,6 @@ from histobench.mint.messages.parts import (
     ToolResult,
     ToolSpec,
     Unknown,
-    spoken,
 )
 
 #: The model ended the text itself.
@@ -98,10 +104,9 @@ class GeminiAPI(ProviderAPI):
                 raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
             content = candidates[0].get("content", {}).get("parts", [])
             parts = [self._part(part, position) for position, part in enumerate(content)]
-            text = spoken(parts)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise MalformedAnswerError(f"not a candidate ({error!r})") from error
-        return Completion(text, usage, finish, parts=plain(parts))
+        return completion_of(parts, usage, finish)
 
     def _thinking(self, effort: str) -> dict[str, Any]:
         if _BUDGETED.search(self.model):
@@ -114,10 +119,8 @@ class GeminiAPI(ProviderAPI):
             return Reasoning(part.get("text", ""), origin)
         if "functionCall" in part:
             call = part["functionCall"]
-            arguments = call.get("args") or {}
-            return ToolCall(
-                call.get("id") or f"call_{position}", call["name"], dict(arguments), origin=origin
-            )
+            id, arguments = call.get("id") or f"call_{position}", dict(call.get("args") or {})
+            return ToolCall(id, call["name"], arguments, origin=origin)
         if "inlineData" in part and str(part["inlineData"].get("mimeType")).startswith("image/"):
             data = part["inlineData"]
             return Image(base64.b64decode(data["data"]), data["mimeType"], origin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
@@ -12,15 +12,15 @@ from histobench.mint.agents.completion import (
     MalformedAnswerError,
     ReasoningHistory,
     Sampling,
-    Usage,
     whole_characters,
 )
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
     Request,
+    completion_of,
     data_url,
-    plain,
+    openai_usage,
     split_thinking,
     turns,
 )
@@ -71,11 +71,10 @@ class ChatCompletionsAPI(ProviderAPI):
         names = ("temperature", "top_p", "seed", "stop", "reasoning_effort", "grammar")
         body |= sampling.sent(capabilities.without, **{name: name for name in names})
         if functions:
-            body["tools"] = [_function(spec) for spec in functions]
+            body["tools"] = [{"type": "function", "function": asdict(spec)} for spec in functions]
             if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return Request(joined(self.base_url, "chat/completions"), body, headers)
+        return Request(joined(self.base_url, "chat/completions"), body, self.bearer)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """The first choice of an answer: its text, reasoning, calls, and why it ended."""
@@ -97,7 +96,8 @@ class ChatCompletionsAPI(ProviderAPI):
             parts = self._parts(message, content)
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedAnswerError(f"a part of the answer is not as documented ({error!r})") from error
-        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+        usage = openai_usage(payload.get("usage"), "prompt_tokens", "completion_tokens")
+        return completion_of(parts, usage, finish)
 
     def _parts(self, message: Mapping[str, Any], content: str | list[Any]) -> list[Part]:
         parts: list[Part] = []
@@ -120,15 +120,12 @@ class ChatCompletionsAPI(ProviderAPI):
             parts.append(Refusal(str(message["refusal"])))
         for position, call in enumerate(message.get("tool_calls") or ()):
             function = call["function"]
+            id, origin = str(call.get("id") or f"call_{position}"), self.origin(call)
             written = function.get("arguments") or ""
-            if not isinstance(written, str):  # some servers send an object
-                parts.append(
-                    ToolCall(_id(call, position), function["name"], written, origin=self.origin(call))
-                )
-            else:
-                parts.append(
-                    ToolCall.parse(_id(call, position), function["name"], written, self.origin(call))
-                )
+            if isinstance(written, str):
+                parts.append(ToolCall.parse(id, function["name"], written, origin))
+            else:  # some servers send an object
+                parts.append(ToolCall(id, function["name"], written, origin=origin))
         others = {name: value for name, value in message.items() if name not in _KNOWN_FIELDS and value}
         return [*parts, Unknown(self.origin(others))] if others else parts
 
@@ -212,27 +209,6 @@ class ChatCompletionsAPI(ProviderAPI):
                 return None
 
 
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return {"type": "function", "function": function}
-
-
 def _call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments_text}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _id(call: Mapping[str, Any], position: int) -> str:
-    return str(call.get("id") or f"call_{position}")
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage(known=False)
-    read, written = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    return Usage.reported(
-        [usage.get("prompt_tokens")],
-        [usage.get("completion_tokens")],
-        cached_tokens=read.get("cached_tokens") if isinstance(read, Mapping) else None,
-        reasoning_tokens=written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
-    )
