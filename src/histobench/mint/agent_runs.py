@@ -19,7 +19,7 @@ from histobench.core.parameters import (
 )
 from histobench.mint.exchange.reading import read_all_outcomes
 from histobench.mint.results.comparison import compare_agents, side_by_name
-from histobench.mint.results.outcome import EpisodeOutcome, counted
+from histobench.mint.results.outcome import EpisodeOutcome, counted, mean_tokens
 from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.options import RunOptions
@@ -88,7 +88,6 @@ class AgentRuns:
         for key in sorted(groups):
             members = groups[key]
             interval = rate_interval(members)
-            counted = [outcome.tokens for outcome in members if outcome.tokens is not None]
             rows.append(
                 (
                     *key,
@@ -97,7 +96,7 @@ class AgentRuns:
                     interval.low,
                     interval.high,
                     sum(outcome.invalid for outcome in members) / len(members),
-                    sum(counted) / len(counted) if len(counted) == len(members) else None,
+                    mean_tokens(members),
                 )
             )
         names = ["model", "feedback_model", "feedback_type", "k", "dataset"]

@@ -18,7 +18,6 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.redaction import environment_without_keys
-from histobench.mint.alfworld import simulator
 
 MAX_ACTIONS = 50
 LOAD_TIMEOUT_S = 300.0
@@ -87,7 +86,7 @@ class Simulator:
     """The side process that starts games; safe to use from several threads."""
 
     def __init__(self) -> None:
-        simulator.check()
+        check()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -160,11 +159,3 @@ def check() -> None:
         raise HistobenchError(
             f"the ALFWorld engine is not installed ({', '.join(missing)} missing); run: {INSTALL}"
         )
-
-
-def checkup() -> tuple[str, str, str]:
-    """Verdict, message and fix for `histobench doctor`."""
-    missing = missing_packages()
-    if missing:
-        return "WARN", "the engine is not installed; all other tasks work without it", INSTALL
-    return "PASS", "the engine is installed", ""
