@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import NOBODY
@@ -27,22 +27,9 @@ class EngineError(Exception):
     """The engine is missing or refuses."""
 
 
-class ContainerEngine(Protocol):
-    """Runs containers; `folder` is a private one of the host that lasts as long as the engine is used."""
-
-    def prepare(self) -> None:
-        """What has to be done once; EngineError says why it cannot."""
-
-    def run(self, container: str, inner: list[str]) -> list[str]:
-        """The command that runs `inner` in a new container, with its standard streams."""
-
-    def remove(self, container: str) -> list[str]:
-        """The command that ends a container and all that is in it, whatever state it is in."""
-
-
 @dataclass(frozen=True)
 class Surroundings:
-    """What every engine needs to know."""
+    """What every engine needs to know; `folder` is a private one of the host, for as long as it is used."""
 
     folder: str
     view: ContainerView
@@ -75,7 +62,7 @@ class DockerLike:
         self._image = [name]
 
     def run(self, container: str, inner: list[str]) -> list[str]:
-        """One container that is removed when it ends."""
+        """The command that runs `inner` in a new container, which is removed when it ends."""
         limits, view = self._around.limits, self._around.view
         memory = f"{limits.memory_mb + 2 * limits.scratch_mb}m"
         scratch = f"rw,nosuid,nodev,size={limits.scratch_mb}m,mode=1777"
@@ -107,7 +94,7 @@ class DockerLike:
         return [self._program, "run", *options, *self._image, *inner]
 
     def remove(self, container: str) -> list[str]:
-        """By force, at once; Podman would wait for ten seconds first."""
+        """The command that ends a container by force, at once; Podman would wait for ten seconds first."""
         at_once = ["--time", "0"] if self._program == "podman" else []
         return [self._program, "rm", "--force", *at_once, container]
 
@@ -129,13 +116,13 @@ class Gvisor:
             raise EngineError("runsc is not installed")
 
     def run(self, container: str, inner: list[str]) -> list[str]:
-        """A bundle of its own for each container: its settings are the command line."""
+        """The command that runs `inner` in a new container, whose settings are a bundle of its own."""
         bundle = Path(tempfile.mkdtemp(prefix=f"{container}-", dir=self._around.folder))
         (bundle / "config.json").write_text(json.dumps(self._settings(container, inner)), encoding="utf-8")
         return [*self._global, "run", "--bundle", str(bundle), container]
 
     def remove(self, container: str) -> list[str]:
-        """By force, at once."""
+        """The command that ends a container by force, at once."""
         return [*self._global, "delete", "--force", container]
 
     def _settings(self, container: str, inner: list[str]) -> dict[str, Any]:
@@ -173,7 +160,7 @@ class Gvisor:
         }
 
 
-def engine_named(name: str, around: Surroundings) -> ContainerEngine:
+def engine_named(name: str, around: Surroundings) -> DockerLike | Gvisor:
     """The engine behind a backend's name."""
     return Gvisor(around) if name == "gvisor" else DockerLike(name, around)
 

@@ -32,7 +32,7 @@ class ContainerView:
         root = Path(folder)
         for target, link in self.links:
             (root / link.lstrip("/")).symlink_to(target)
-        places = [inside for _, inside in self.binds if os.path.isdir(_host(self.binds, inside))]
+        places = [inside for outside, inside in self.binds if os.path.isdir(outside)]
         for inside in (*places, self.scratch, "/proc", "/dev", "/tmp"):
             (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
         for _, inside in self.binds:
@@ -67,7 +67,3 @@ def container_view(withheld: Sequence[str]) -> ContainerView:
         links=tuple(links),
         scratch=scratch_folder(),
     )
-
-
-def _host(binds: tuple[tuple[str, str], ...], inside: str) -> str:
-    return next(outside for outside, place in binds if place == inside)
