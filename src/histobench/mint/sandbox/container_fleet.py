@@ -15,8 +15,7 @@ from typing import IO
 
 from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import GUEST_PARENT
-from histobench.mint.sandbox.container_engines import EngineError, Surroundings, engine_named
-from histobench.mint.sandbox.container_view import container_view
+from histobench.mint.sandbox.container_engines import EngineError, Surroundings, container_view, engine_named
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
 from histobench.mint.sandbox.interpreter import SYSTEM_FOLDERS, interpreter_folders

@@ -94,10 +94,7 @@ class _Side:
             raise _EndedError(self._why()) from error
 
     def receive(self, *, checked: bool = False) -> dict[str, Any]:
-        """The next message, or `_EndedError` with the reason why there is none.
-
-        `checked`: it must be an answer, and what is in it must be data.
-        """
+        """The next message (`checked`: an answer of data alone), or `_EndedError` with the reason."""
         self._deadline.extend(time.monotonic() - self._paused_at)
         try:
             message = next_message(self._channel, self._deadline)
