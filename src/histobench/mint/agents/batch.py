@@ -19,13 +19,19 @@ from urllib.parse import urlsplit
 
 from histobench.core.address import joined
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, read_plain, read_plain_text
+from histobench.core.files import atomic_path, read_plain, read_plain_text, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.redaction import redact
-from histobench.mint.agents.client import Endpoint, Question, clean_completion
+from histobench.mint.agents.client import Endpoint, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
 from histobench.mint.agents.provenance import with_receipt
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    is_filtered,
+    is_too_long,
+)
 from histobench.mint.envs.episode import RequestRefusedError
 
 #: A batch is sent when every running episode waits for an answer and nobody has come for so long.
@@ -124,19 +130,16 @@ class BatchEndpoint(Endpoint):
         self._thread: threading.Thread | None = None
 
     def begin_episode(self) -> None:
-        """An episode that will ask."""
         with self._changed:
             self._episodes += 1
             self._last = time.monotonic()
 
     def end_episode(self) -> None:
-        """An episode that asks no more: nobody waits for it."""
         with self._changed:
             self._episodes -= 1
             self._changed.notify_all()
 
     def deliver(self, question: Question) -> Completion:
-        """Wait for the batch in which the question is sent."""
         answer: Future[Completion] = Future()
         with self._changed:
             if self._ended:
@@ -151,7 +154,6 @@ class BatchEndpoint(Endpoint):
         return completion
 
     def stop(self) -> None:
-        """Send no more batches; whoever waits is told."""
         with self._changed:
             self._ended = True
             waiting, self._waiting = self._waiting, []
@@ -161,7 +163,6 @@ class BatchEndpoint(Endpoint):
         super().stop()
 
     def close(self) -> None:
-        """End the thread that sends."""
         self.stop()
         super().close()
 
@@ -198,12 +199,12 @@ class BatchEndpoint(Endpoint):
         number = 1 + sum(1 for _ in self._folder.glob("batch-*.requests.jsonl"))
         requests = self._folder / f"batch-{number:04d}.requests.jsonl"
         answers = self._folder / f"batch-{number:04d}.answers.jsonl"
-        with atomic_path(requests) as temporary:
-            lines = []
-            for position, request in enumerate(map(self._request, questions)):
-                order = {"method": "POST", "url": urlsplit(request.url).path, "body": request.body}
-                lines.append(json.dumps({"custom_id": f"request-{position}", **order}) + "\n")
-            temporary.write_text("".join(lines), encoding="utf-8")
+        lines = []
+        for position, question in enumerate(questions):
+            request = self.api.request(question, Capabilities())
+            order = {"method": "POST", "url": urlsplit(request.url).path, "body": request.body}
+            lines.append(json.dumps({"custom_id": f"request-{position}", **order}) + "\n")
+        write_text(requests, "".join(lines))
         self._carrier.carry(requests, answers)
         found: dict[str, Any] = {}
         for text in read_plain_text(answers).splitlines():
@@ -211,9 +212,6 @@ class BatchEndpoint(Endpoint):
                 record = parse_json(text)
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
         return found
-
-    def _request(self, question: Question) -> Request:
-        return self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
 
     def _completion(self, response: Mapping[str, Any] | None, question: Question) -> Completion:
         if response is None or not isinstance(response.get("body"), Mapping):
@@ -232,6 +230,6 @@ class BatchEndpoint(Endpoint):
                     raise RequestRefusedError(problem)
                 raise ProviderError(problem)
             completion = Completion("", finish=f"{FILTERED}:HTTP {status}")
-        request = self._request(question)
+        request = self.api.request(question, Capabilities())
         settings = (question.sampling, Capabilities(), body)
         return with_receipt(completion, self.api, request, *settings, problem=problem)

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.address import address_identity
@@ -35,7 +35,14 @@ from histobench.mint.agents.limits import (
     RateLimits,
 )
 from histobench.mint.agents.provenance import body_bytes, with_receipt
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    is_filtered,
+    is_too_long,
+)
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -123,7 +130,7 @@ class Endpoint:
             return known
         worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
         with self.costs.reserved(worst, wait=self.waits_for_money):
-            completion = self.deliver(Question(messages, functions, sampling, deadline))
+            completion = self.deliver(Question(messages, sampling, functions, deadline))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
@@ -230,7 +237,7 @@ class Endpoint:
         import httpx
 
         capabilities = host.capabilities
-        request = host.api.request(question.messages, question.sampling, capabilities, question.functions)
+        request = host.api.request(question, capabilities)
         began = time.monotonic()
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
@@ -324,21 +331,6 @@ class Endpoint:
             return self._client, self._slots
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is asked, however often it takes."""
-
-    messages: Sequence[Message]
-    functions: Sequence[ToolSpec]
-    sampling: Sampling
-    deadline: float | None = None
-
-    @property
-    def estimate(self) -> float:
-        """Tokens that the answer may take, in and out: about four characters are one."""
-        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
-
-
 def _most_tokens(message: Message) -> int:
     """Tokens that a message can take at most."""
     if not message.parts:
@@ -407,10 +399,7 @@ def _shortened(text: str) -> str:
 
 
 class EventLoopThread:
-    """An event loop for callers that are not asynchronous.
-
-    It starts with the first coroutine; any number of threads may hand it work.
-    """
+    """An event loop for callers that are not asynchronous; any number of threads may hand it work."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -65,10 +65,7 @@ def open_player(
     as_expert: bool = False,
     stop: tuple[str, ...] | None = None,
 ) -> Player:
-    """The player that a specification names. An expert stops writing at other words than an agent.
-
-    `stop` are other words to stop at than those of the published protocol.
-    """
+    """The player that a specification names; `stop` are other words to stop at than the published ones."""
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
         return HumanPlayer()

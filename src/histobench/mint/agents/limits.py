@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -250,8 +250,7 @@ class RateLimiter:
     ) -> None:
         self._clock = clock
         now = clock()
-        limits = limits or RateLimits()
-        given = {"requests": limits.requests, "tokens": limits.tokens}
+        given = asdict(limits or RateLimits())
         self._buckets = {name: _Bucket(limit, now) for name, limit in given.items() if limit is not None}
         self._told: dict[str, tuple[float, float]] = {}  # what is left, and until when that holds
 
@@ -341,10 +340,10 @@ class Host:
     open_at: float = 0.0
     busy: int = 0
     asked: int = 0
-    place: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.place = without_credentials(self.api.base_url)
+    @property
+    def place(self) -> str:
+        return without_credentials(self.api.base_url)
 
     def close_for(self, seconds: float) -> None:
         """Ask nothing for a while."""

@@ -58,10 +58,7 @@ class AgentSpec:
         return re.sub(r"[^\w.+-]", "_", self.target.rstrip("/").rsplit("/", 1)[-1])
 
     def api_key(self) -> str | None:
-        """The key for this address, from the environment; raises where one is needed and missing.
-
-        It also raises where a key or a password would travel unencrypted to another machine.
-        """
+        """The key for this address; raises where it is missing or would travel unencrypted."""
         default, variables = PROVIDERS[self.kind]
         foreign = default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc
         for variable in (OWN_KEY,) if foreign else variables:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from histobench.mint.agents.completion import (
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
+    Question,
     Request,
     base64_of,
     completion_of,
@@ -46,15 +47,10 @@ class AnthropicAPI(ProviderAPI):
 
     format: ClassVar[str] = "anthropic"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A request for the next message: system texts apart, neighbours of one role merged."""
-        sent = list(turns(messages, merge_roles=True, history=sampling.reasoning_history))
+        sampling = question.sampling
+        sent = list(turns(question.messages, merge_roles=True, history=sampling.reasoning_history))
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
@@ -70,8 +66,8 @@ class AnthropicAPI(ProviderAPI):
         body |= sampling.sent(capabilities.without, **names)
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
-        if functions:
-            body["tools"] = [_function(spec) for spec in functions]
+        if question.functions:
+            body["tools"] = [_function(spec) for spec in question.functions]
             # A model that thinks cannot be made to call.
             if sampling.demands_call(capabilities.without) and not sampling.reasoning_effort:
                 body["tool_choice"] = {"type": "any"}

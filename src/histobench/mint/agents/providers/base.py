@@ -58,6 +58,21 @@ _THINK_END = "</think>"
 
 
 @dataclass(frozen=True)
+class Question:
+    """What is asked, however often it takes; the model may call `functions`."""
+
+    messages: Sequence[Message]
+    sampling: Sampling
+    functions: Sequence[ToolSpec] = ()
+    deadline: float | None = None
+
+    @property
+    def estimate(self) -> float:
+        """Tokens that the answer may take, in and out: about four characters are one."""
+        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
+
+
+@dataclass(frozen=True)
 class Request:
     """What is posted."""
 
@@ -103,14 +118,8 @@ class ProviderAPI(ABC):
     format: ClassVar[str]
 
     @abstractmethod
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
-        """The request for the next message of a conversation, in which the model may call `functions`."""
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
+        """The request for the next message of a conversation."""
 
     @abstractmethod
     def completion(self, payload: Mapping[str, Any]) -> Completion:

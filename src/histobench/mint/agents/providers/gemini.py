@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,13 +13,13 @@ from histobench.mint.agents.completion import (
     FILTERED,
     Completion,
     MalformedAnswerError,
-    Sampling,
     Usage,
     whole_characters,
 )
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
+    Question,
     Request,
     base64_of,
     completion_of,
@@ -56,14 +56,8 @@ class GeminiAPI(ProviderAPI):
 
     format: ClassVar[str] = "gemini"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
-        """Content for the conversation so far."""
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
+        sampling = question.sampling
         generation: dict[str, Any] = {"maxOutputTokens": sampling.max_tokens}
         names = {"temperature": "temperature", "top_p": "topP", "seed": "seed", "stop": "stopSequences"}
         generation |= sampling.sent(capabilities.without, **names)
@@ -72,7 +66,7 @@ class GeminiAPI(ProviderAPI):
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             generation["thinkingConfig"] = self._thinking(sampling.reasoning_effort)
         history = sampling.reasoning_history
-        sent = list(turns(messages, merge_roles=capabilities.merge_roles, history=history))
+        sent = list(turns(question.messages, merge_roles=capabilities.merge_roles, history=history))
         contents = [
             {"role": "model" if message.role == "assistant" else "user", "parts": parts}
             for message in sent
@@ -81,8 +75,8 @@ class GeminiAPI(ProviderAPI):
         body: dict[str, Any] = {"contents": contents, "generationConfig": generation}
         if system := [{"text": message.content} for message in sent if message.role == "system"]:
             body["systemInstruction"] = {"parts": system}
-        if functions:
-            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in functions]}]
+        if question.functions:
+            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in question.functions]}]
             if sampling.demands_call(capabilities.without):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}

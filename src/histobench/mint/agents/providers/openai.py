@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,12 +11,12 @@ from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
     ReasoningHistory,
-    Sampling,
     whole_characters,
 )
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
+    Question,
     Request,
     completion_of,
     data_url,
@@ -33,7 +33,6 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
     spoken,
 )
@@ -52,17 +51,12 @@ class ChatCompletionsAPI(ProviderAPI):
 
     format: ClassVar[str] = "chat"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A request for a chat completion, without what the server is known not to understand."""
+        sampling = question.sampling
         sent: list[dict[str, Any]] = []
         for message in turns(
-            messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
+            question.messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
         ):
             sent += self._entries(message, sampling.reasoning_history)
         body: dict[str, Any] = {"model": self.model, "messages": sent}
@@ -70,8 +64,8 @@ class ChatCompletionsAPI(ProviderAPI):
         body["max_completion_tokens" if newer else "max_tokens"] = sampling.max_tokens
         names = ("temperature", "top_p", "seed", "stop", "reasoning_effort", "grammar")
         body |= sampling.sent(capabilities.without, **{name: name for name in names})
-        if functions:
-            body["tools"] = [{"type": "function", "function": asdict(spec)} for spec in functions]
+        if question.functions:
+            body["tools"] = [{"type": "function", "function": asdict(spec)} for spec in question.functions]
             if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
         return Request(joined(self.base_url, "chat/completions"), body, self.bearer)

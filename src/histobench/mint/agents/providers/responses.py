@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, whole_characters
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, whole_characters
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
+    Question,
     Request,
     completion_of,
     data_url,
@@ -26,7 +27,6 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
 )
 
@@ -39,16 +39,11 @@ class ResponsesAPI(ProviderAPI):
 
     format: ClassVar[str] = "responses"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A response; stop sequences are not offered here, and the client cuts at them."""
+        sampling = question.sampling
         items: list[dict[str, Any]] = []
-        for message in turns(messages, merge_roles=False, history=sampling.reasoning_history):
+        for message in turns(question.messages, merge_roles=False, history=sampling.reasoning_history):
             items += self._items(message)
         body: dict[str, Any] = {"model": self.model, "input": items, "store": False}
         body["max_output_tokens"] = sampling.max_tokens
@@ -57,15 +52,16 @@ class ResponsesAPI(ProviderAPI):
             body["include"] = [ENCRYPTED]
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body["reasoning"] = {"effort": sampling.reasoning_effort}
-        if functions:
+        if question.functions:
             # Not strict: that mode wants every argument to be required, which those of tools need not be.
-            body["tools"] = [{"type": "function", **asdict(spec), "strict": False} for spec in functions]
+            body["tools"] = [
+                {"type": "function", **asdict(spec), "strict": False} for spec in question.functions
+            ]
             if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
         return Request(joined(self.base_url, "responses"), body, self.bearer)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """All items of the output."""
         output = payload.get("output")
         if not isinstance(output, list):
             raise MalformedAnswerError("no output in the answer")
