@@ -46,7 +46,6 @@ class AgentRuns:
 
     def __init__(self, folder: str | Path, outcome: RunOutcome | None = None) -> None:
         self.folder = Path(folder)
-        #: How the run ended that made this object; None for runs that were opened.
         self.outcome = outcome
         self._all = list(read_all_outcomes(self.folder))
         self._outcomes = counted(self._all)

@@ -51,7 +51,10 @@ class Game:
     def step(self, command: str) -> str:
         """What the agent sees after a command."""
         if not self.done:
-            answer = self._ask(command)
+            with contextlib.suppress(OSError):  # the missing answer tells
+                self._lines.write(json.dumps(command) + "\n")
+                self._lines.flush()
+            answer = self._answer()
             self.actions += 1
             self.won = answer["won"]
             self._last = _ARRIVAL.sub("", answer["text"])
@@ -62,12 +65,6 @@ class Game:
         with contextlib.suppress(OSError):  # words that could not be delivered any more
             self._lines.close()
         self._connection.close()
-
-    def _ask(self, message: str) -> dict[str, Any]:
-        with contextlib.suppress(OSError):  # the missing answer tells
-            self._lines.write(json.dumps(message) + "\n")
-            self._lines.flush()
-        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         try:

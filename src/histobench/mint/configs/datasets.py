@@ -26,9 +26,7 @@ TOOLS = "histobench.tools"
 def plugin_tools() -> dict[str, type[Tool]]:
     """Tool's name -> class, from the entry points `histobench.tools`."""
     found: dict[str, type[Tool]] = {}
-    for entry, loaded in _loaded(TOOLS):
-        if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
-            raise HistobenchError(f"entry point {entry!r} of {TOOLS} is not a Tool class: {loaded!r}")
+    for _, loaded in _loaded(TOOLS, Tool):
         if loaded.name in found:
             other = found[loaded.name].__module__
             raise HistobenchError(f"two tools are called {loaded.name!r}: in {other} and {loaded.__module__}")
@@ -39,12 +37,7 @@ def plugin_tools() -> dict[str, type[Tool]]:
 @functools.cache
 def plugin_tasks() -> dict[str, type[Task]]:
     """Dataset's name -> task class, from the entry points `histobench.tasks`."""
-    found: dict[str, type[Task]] = {}
-    for entry, loaded in _loaded(TASKS):
-        if not (isinstance(loaded, type) and issubclass(loaded, Task)):
-            raise HistobenchError(f"entry point {entry!r} of {TASKS} is not a Task class: {loaded!r}")
-        found[entry] = loaded
-    return found
+    return dict(_loaded(TASKS, Task))
 
 
 def get_plugin_tool(name: str) -> type[Tool]:
@@ -55,17 +48,23 @@ def get_plugin_tool(name: str) -> type[Tool]:
     return tools[name]
 
 
-def _loaded(group: str) -> list[tuple[str, Any]]:
-    loaded = []
+def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
+    """The classes of a kind that a group of entry points names."""
+    found = []
     for entry in installed_entry_points(group):
         try:
-            loaded.append((entry.name, entry.load()))
+            loaded = entry.load()
         except Exception as error:  # someone else's package: say whose, and go no further
             reason = f"{type(error).__name__}: {error}"
             raise HistobenchError(
                 f"the plug-in {entry.name!r} ({entry.value}) cannot be loaded: {reason}"
             ) from error
-    return loaded
+        if not (isinstance(loaded, type) and issubclass(loaded, base)):
+            raise HistobenchError(
+                f"entry point {entry.name!r} of {group} is not a {base.__name__} class: {loaded!r}"
+            )
+        found.append((entry.name, loaded))
+    return found
 
 
 #: What published configuration files call this package.
@@ -105,9 +104,8 @@ class TaskDataset:
 
     def tools(self) -> list[Tool]:
         """Fresh tools for one episode."""
-        imports: Iterable[tuple[str, str]] = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
-        if self.tool_imports is not None:
-            imports = self.tool_imports
+        usual = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
+        imports = usual if self.tool_imports is None else self.tool_imports
         classes = [import_class(module, name) for module, name in imports]
         classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
         return [_made(tool_class) for tool_class in classes]

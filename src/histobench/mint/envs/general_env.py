@@ -213,11 +213,9 @@ class AlfWorldEnv(GeneralEnv):
         super().__init__(task, [*household_tools(task.game), *tools], pool=pool)
 
     def solved_by_acting(self) -> bool:
-        """Whether the simulator says that the goal is reached."""
         return self._household.solved()
 
     def close(self) -> None:
-        """End the session and the game."""
         super().close()
         self._household.close()
 

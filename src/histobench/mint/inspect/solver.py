@@ -131,7 +131,7 @@ def mint_episode(playbook: Playbook) -> Solver:
         dataset = state.metadata["dataset"]
         planned, task = playbook.cells[dataset], playbook.tasks[dataset, state.metadata["task_id"]]
         model = get_model()
-        stop = stop_words(model)
+        stop = agent_stop_words(str(model).split("/", 1)[0])  # of the published agent for its provider
         player = InspectPlayer(model, Sampling(stop=stop), GenerateConfig(stop_seqs=list(stop)))
         expert = _expert(planned)
 
@@ -147,11 +147,6 @@ def mint_episode(playbook: Playbook) -> Solver:
         return state
 
     return solve
-
-
-def stop_words(model: Model) -> tuple[str, ...]:
-    """Those of the published agent for the model's provider."""
-    return agent_stop_words(str(model).split("/", 1)[0])
 
 
 def _expert(planned: PlannedCell) -> InspectPlayer | None:
