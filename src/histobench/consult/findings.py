@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,6 +204,9 @@ class AgentsDifference:
     adjusted: float | None = None
 
 
+Tested = TypeVar("Tested", Contrast, AgentsDifference)
+
+
 @dataclass(frozen=True)
 class Basis:
     """How much a number rests on; `worth` is its cases if those of a group are alike (`effective_size`)."""
@@ -296,11 +299,7 @@ class StudyFindings:
     def contrasts(self, agent: str) -> list[Contrast]:
         """Those that the study registered; Holm's correction is over those registered before play."""
         found = [self._contrast(agent, registered) for registered in self.study.contrasts]
-        tested = [np.nan if each.p_value is None or not each.in_advance else each.p_value for each in found]
-        return [
-            each if np.isnan(p) else replace(each, adjusted=float(p))
-            for each, p in zip(found, holm(tested), strict=True)
-        ]
+        return _with_holm(found, [each.p_value if each.in_advance else None for each in found])
 
     def comparisons(self, agent: str) -> dict[str, AgentsCompared | None]:
         """Registered contrast -> what it compares; None where its arms were not played."""
@@ -326,11 +325,7 @@ class StudyFindings:
             for measure in COMPARED
         ]
         found = [row for row in found if row.estimate.value is not None]
-        adjusted = holm([np.nan if row.p_value is None else row.p_value for row in found])
-        return [
-            row if np.isnan(p) else replace(row, adjusted=float(p))
-            for row, p in zip(found, adjusted, strict=True)
-        ]
+        return _with_holm(found, [row.p_value for row in found])
 
     def against_reader(self) -> list[ReaderVerdict]:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
@@ -590,6 +585,15 @@ def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> StudyF
     """What the runs of a study come to; they are in the study's own folder unless `runs` names another."""
     study = open_study(folder)
     return StudyFindings(study, read_plays(study, runs or study.folder / RUNS))
+
+
+def _with_holm(rows: Sequence[Tested], p_values: Sequence[float | None]) -> list[Tested]:
+    """The rows with Holm's correction over those that have a p-value here."""
+    corrected = holm([np.nan if p is None else p for p in p_values])
+    return [
+        row if np.isnan(p) else replace(row, adjusted=float(p))
+        for row, p in zip(rows, corrected, strict=True)
+    ]
 
 
 def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) -> Basis:
