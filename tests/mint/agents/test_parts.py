@@ -70,7 +70,7 @@ def test_an_answer_is_read_into_parts(name: str, case: dict[str, Any]) -> None:
     record = message_record(completion.message)
     kinds = [part["type"] for part in record.get("parts", [{"type": "text"}])]
     assert kinds == case["kinds"]
-    calls = [[call.id, call.name, call.arguments] for call in completion.calls]
+    calls = [[call.id, call.name, call.arguments] for call in completion.message.calls]
     assert calls == case.get("calls", [])
     if "reasoning" in case:
         thoughts = [part for part in completion.parts if isinstance(part, Reasoning)]

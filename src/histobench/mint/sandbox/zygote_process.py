@@ -174,12 +174,9 @@ class ZygoteProcess:
             payload = b""
         news = json.loads(payload) if payload else {}
         if news.get("op") != "ready":
-            raise SandboxError(
-                f"the {self.backend} sandbox did not start: {news.get('why') or self._last_words()}"
-            )
-
-    def _last_words(self) -> str:
-        return last_line(self._process, self._errors) or f"it ended with status {self._process.poll()}"
+            why = news.get("why") or last_line(self._process, self._errors)
+            why = why or f"it ended with status {self._process.poll()}"
+            raise SandboxError(f"the {self.backend} sandbox did not start: {why}")
 
     def _listen(self) -> None:
         while True:
