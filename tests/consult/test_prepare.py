@@ -16,9 +16,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from histobench.cli.main import main
 from histobench.consult.arms import ARMS, DOSES, random_order, steps_of
-from histobench.consult.audit import blinding_checks, leaks
 from histobench.consult.encoder_views import Gallery
 from histobench.consult.playing import limited
+from histobench.consult.preparing import blinding_checks, leaks
 from histobench.consult.study import (
     COLUMNS,
     Case,

@@ -19,6 +19,7 @@ from histobench.consult.study import (
     FILE,
     PICTURES,
     RUNS,
+    STUDY,
     BlindingCheck,
     Case,
     Recorded,
@@ -29,9 +30,9 @@ from histobench.consult.study import (
     register_contrasts,
     write_cases,
     write_cassette,
-    write_facts,
 )
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
+from histobench.core.files import write_json
 
 ARMS = ("none", "strong", "random", "sequence", "sequence-same", "sure", "unsure", "wrong-25")
 CASE_COUNT = 40
@@ -89,14 +90,8 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
         for order in draw_sequences(len(cases), count=8, length=20, seed=seed)
     )
     told = StudyFacts(words.dataset, words.classes, (facts, weak), ARMS, 0, cautions=cautions)
-    write_facts(
-        folder,
-        replace(
-            told,
-            sequences=sequences,
-            blinding=(BlindingCheck("strong", "random", 0.5, 0.4, 0.6, "ids", 0.5),),
-        ),
-    )
+    checks = (BlindingCheck("strong", "random", 0.5, 0.4, 0.6, "ids", 0.5),)
+    write_json(folder / STUDY, asdict(replace(told, sequences=sequences, blinding=checks)))
     register_contrasts(folder, DEFAULT_CONTRASTS, ARMS)
     for trust, agent in enumerate(words.agents):
         for arm in ARMS:
@@ -183,8 +178,8 @@ def _episode(
         "probability": case.probability,
         "options": list(case.options),
         "tool": None if view is None else asdict(view),
-        "first": answers[0].as_record(),
-        "final": answers[1].as_record(),
+        "first": asdict(answers[0]),
+        "final": asdict(answers[1]),
         "asked": True,
         "calls": ["measure", "predict"],
         "prompt": "",

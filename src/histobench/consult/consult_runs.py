@@ -87,14 +87,15 @@ class ConsultRuns:
         """
         import pandas as pd
 
+        lines = self.findings.lines()
         rows: list[tuple[Any, ...]] = [
             (line.agent, line.arm, name, found.value, found.interval.low, found.interval.high, line.cases)
-            for line in self.findings.lines()
+            for line in lines
             for name, found in line.estimates.items()
         ]
         rows += [
             (line.agent, line.arm, name, value, None, None, line.cases)
-            for line in self.findings.lines()
+            for line in lines
             for name, value in line.plain.items()
         ]
         frame = pd.DataFrame(rows, columns=["agent", "arm", "measure", "value", "low", "high", "cases"])

@@ -41,9 +41,6 @@ class Answer:
     defer: bool = False
     problem: str = ""
 
-    def as_record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def read_answer(text: str, options: Sequence[str]) -> Answer:
     """The answer in a solution: JSON with `label` and `confidence`, or the label alone.
@@ -170,8 +167,6 @@ class EncoderTool(CaseTool):
 
 
 class MeasureTool(CaseTool):
-    """Classical image analysis of the region."""
-
     name = "measure"
     signature = "measure() -> str"
     description = "Classical image analysis of the region: stains, share of tissue, nuclei, texture."
@@ -181,8 +176,6 @@ class MeasureTool(CaseTool):
 
 
 class Typical(CaseTool):
-    """The same numbers over training regions of a class."""
-
     name = "typical"
     signature = "typical(label: str) -> str"
     description = "Mean, sd and 5-95 % of each measurement over training regions of a diagnosis."
@@ -194,8 +187,6 @@ class Typical(CaseTool):
 
 
 class Predict(EncoderTool):
-    """The encoder's classifier."""
-
     name = "predict"
     signature = "predict(n: int = 3) -> str"
     description = "The n most probable diagnoses by a classifier on the image encoder, with probabilities."
@@ -205,8 +196,6 @@ class Predict(EncoderTool):
 
 
 class NeighboursTool(EncoderTool):
-    """The encoder's nearest training regions."""
-
     name = "neighbours"
     signature = "neighbours(k: int = 5) -> str"
     description = "The k training regions that the image encoder finds most similar, with their diagnoses."
@@ -216,8 +205,6 @@ class NeighboursTool(EncoderTool):
 
 
 class ZeroShot(EncoderTool):
-    """The encoder's text tower."""
-
     name = "zero_shot"
     signature = "zero_shot() -> str"
     description = "Scores of the diagnoses by comparing the region with their descriptions, without training."
@@ -231,8 +218,6 @@ class ZeroShot(EncoderTool):
 
 
 class TrackRecord(EncoderTool):
-    """How good the classifier was elsewhere."""
-
     name = "track_record"
     signature = "track_record() -> str"
     description = "How often the classifier was right on validation regions when it said what it says here."
@@ -246,8 +231,6 @@ class TrackRecord(EncoderTool):
 
 
 class Look(CaseTool):
-    """A closer look, where agents see pictures."""
-
     name = "look"
     signature = "look(box: list[float]) -> str"
     description = "Shows the part [left, top, right, bottom] of the region, as shares of its sides (0 to 1)."
@@ -284,7 +267,6 @@ def _crop(picture: Path, box: list[float]) -> str:
     import io
 
     from histobench.roi.data.image import open_rgb
-    from histobench.roi.data.image_ref import locate
 
     try:
         left, top, right, bottom = (float(side) for side in box)
@@ -575,11 +557,9 @@ class ConsultEnv(GeneralEnv):
         )
         self._prompt_hash = hashlib.sha256(text.encode()).hexdigest()
         self._note()
-        return (
-            Message.of("user", [Text(text), load_image(locate(task.picture).read())])
-            if task.picture
-            else text
-        )
+        if task.picture is None:
+            return text
+        return Message.of("user", [Text(text), load_image(locate(task.picture).read())])
 
     def outcome(self, action: Action) -> ActionOutcome:
         """An answer that cannot be parsed is an answer: it has the place of one."""
@@ -599,19 +579,17 @@ class ConsultEnv(GeneralEnv):
             return ActionOutcome(success=self._right)
         answer = read_answer(solution, self._case_task.case.options)
         self._answers.append(answer)
-        if len(self._answers) > 1 and self._handed is not None:
-            outcome = ""
-            if self._handed.outcomes:
-                outcome = f" It is {'right' if self._right else 'wrong'}."
-            return ActionOutcome(
-                f"Your final answer is noted.{outcome} {NOTES_WANTED}, at most {NOTES_TOKENS} tokens, as "
-                'your next solution: {"notes": "..."}. They replace your notes so far.'
-            )
-        if len(self._answers) > 1:
+        if len(self._answers) == 1:
+            self._desk.opened = True
+            open_tools = [tool for tool in self.tools if isinstance(tool, EncoderTool) and tool.is_open()]
+            return ActionOutcome(first_noted(open_tools, answer.problem))
+        if self._handed is None:
             return ActionOutcome(success=self._right)
-        self._desk.opened = True
-        open_tools = [tool for tool in self.tools if isinstance(tool, EncoderTool) and tool.is_open()]
-        return ActionOutcome(first_noted(open_tools, answer.problem))
+        outcome = f" It is {'right' if self._right else 'wrong'}." if self._handed.outcomes else ""
+        return ActionOutcome(
+            f"Your final answer is noted.{outcome} {NOTES_WANTED}, at most {NOTES_TOKENS} tokens, as "
+            'your next solution: {"notes": "..."}. They replace your notes so far.'
+        )
 
     @property
     def _right(self) -> bool:
@@ -634,7 +612,7 @@ class ConsultEnv(GeneralEnv):
     def _note(self) -> None:
         """Keep what happened where results find it."""
         case, desk = self._case_task.case, self._desk
-        answers = [answer.as_record() for answer in self._answers]
+        answers = list(map(asdict, self._answers))
         view = desk.view
         self._case_task.record = {
             "arm": desk.arm,

@@ -16,6 +16,7 @@ from histobench.consult.measurements import MEASUREMENTS, measure
 from histobench.consult.study import StudyEncoder
 from histobench.consult.tool_text import Neighbour
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import digest, locate
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
 
@@ -210,7 +211,6 @@ class Regions:
     def pixels(self, row: int) -> NDArray[np.uint8]:
         """The picture [h, w, 3]."""
         from histobench.roi.data.image import open_rgb
-        from histobench.roi.data.image_ref import digest, locate
 
         path = self.paths[row]
         data = locate(path).read()
@@ -223,10 +223,10 @@ class Regions:
         key = (per_class, seed)
         if key not in self._measured:
             generator = np.random.default_rng([seed, len(self.labels), per_class])
-            parts = []
-            for label in np.unique(self.labels):
-                members = np.flatnonzero(self.labels == label)
-                parts.append(generator.permutation(members)[:per_class])
+            parts = [
+                generator.permutation(np.flatnonzero(self.labels == label))[:per_class]
+                for label in np.unique(self.labels)
+            ]
             rows = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
             values = np.array([measure(self.pixels(int(row))) for row in rows]).reshape(-1, len(MEASUREMENTS))
             self._measured[key] = Measured(rows, self.labels[rows], values)
@@ -257,13 +257,9 @@ class EncoderView:
         labels = [names[label] for label in train.labels]
         return Gallery(self.train_features, labels, train.images, [group or None for group in train.groups])
 
-    @cached_property
-    def _said(self) -> Ints:
-        return self.val.argmax(axis=1)
-
     def record_of(self, label: int) -> tuple[int, int]:
         """On validation regions: how often it was right when it said this class, and how often it said so."""
-        said = self._said == label
+        said = self.val.argmax(axis=1) == label
         return int((said & (self.val_labels == label)).sum()), int(said.sum())
 
 
@@ -316,8 +312,6 @@ def view_encoders(
 
 
 def _regions(dataset: RoiDataset) -> dict[str, Regions]:
-    from histobench.roi.data.image_ref import digest, locate
-
     known: dict[Path, str] = {}
 
     def name_of(image: RoiImage) -> str:

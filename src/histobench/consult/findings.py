@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from histobench.consult.measures import (
     per_correct,
     read_plays,
 )
-from histobench.consult.study import RUNS, RegisteredContrast, Study, open_study
+from histobench.consult.study import RUNS, RegisteredContrast, Study, groups_of, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.statistics.intervals import Interval, most_unseen
 from histobench.statistics.jackknife import (
@@ -54,6 +54,7 @@ POLICY = "policy-"
 READER = f"{POLICY}reader"
 RATIONAL = f"{POLICY}rational"
 METHOD = "jackknife over groups"
+LEVEL = 0.95
 #: Bins of equal width of the confidence that the tool states.
 RELIANCE_BINS = 5
 #: No contrast is tested with fewer groups (or sequences), or fewer effective cases with a wrong tool.
@@ -184,18 +185,11 @@ class ReaderVerdict:
         size = f"{self.difference:+.3f}{bounds}"
         if self.beats:
             return f"{self.agent} beats the reader in arm {self.arm} ({size})."
+        # Who does not follow a tool that it never asked has not judged it.
+        silence = f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
         return (
             f"{self.agent} does not beat the reader in arm {self.arm} ({size}): it has added nothing to "
-            f"what a logistic regression reads from the same numbers.{self._silence}"
-        )
-
-    @property
-    def _silence(self) -> str:
-        """Who does not follow a tool that it never asked has not judged it."""
-        return (
-            ""
-            if self.asked >= 0.5
-            else f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
+            f"what a logistic regression reads from the same numbers.{silence if self.asked < 0.5 else ''}"
         )
 
 
@@ -208,6 +202,9 @@ class AgentsDifference:
     estimate: Estimate
     p_value: float | None
     adjusted: float | None = None
+
+
+Tested = TypeVar("Tested", Contrast, AgentsDifference)
 
 
 @dataclass(frozen=True)
@@ -268,10 +265,10 @@ class AgentsCompared:
 class StudyFindings:
     """What the episodes of a study come to."""
 
-    def __init__(self, study: Study, plays: Mapping[tuple[str, str], Plays], *, level: float = 0.95) -> None:
-        self.study, self.plays, self._level = study, plays, level
+    def __init__(self, study: Study, plays: Mapping[tuple[str, str], Plays]) -> None:
+        self.study, self.plays = study, plays
         self.weights = np.array([case.weight for case in study.cases])
-        self.design = sampling_design(len(study.cases), clusters=groups_of(study))
+        self.design = sampling_design(len(study.cases), clusters=groups_of(study.cases))
         longest = max((int(each.sequence.max(initial=-1)) for each in plays.values()), default=-1)
         self._sequences = sampling_design(longest + 1)
         self._evaluations: dict[tuple[str, str], MeasuredRun] = {}
@@ -302,11 +299,7 @@ class StudyFindings:
     def contrasts(self, agent: str) -> list[Contrast]:
         """Those that the study registered; Holm's correction is over those registered before play."""
         found = [self._contrast(agent, registered) for registered in self.study.contrasts]
-        tested = [np.nan if each.p_value is None or not each.in_advance else each.p_value for each in found]
-        return [
-            each if np.isnan(p) else replace(each, adjusted=float(p))
-            for each, p in zip(found, holm(tested), strict=True)
-        ]
+        return _with_holm(found, [each.p_value if each.in_advance else None for each in found])
 
     def comparisons(self, agent: str) -> dict[str, AgentsCompared | None]:
         """Registered contrast -> what it compares; None where its arms were not played."""
@@ -320,10 +313,7 @@ class StudyFindings:
         return self._estimate(comparison), self._p_value(comparison)
 
     def agents_compared(self, one: str, other: str, *, arm: str | None = None) -> list[AgentsDifference]:
-        """Two agents on the same cases, in every arm that both have played (or in one of them).
-
-        Holm's correction is over all rows.
-        """
+        """Two agents on the same cases, in all shared arms or in one; Holm's correction is over all rows."""
         names = [self.check_agent(name) for name in (one, other)]
         shared = [each for each in self.study.facts.arms if all((name, each) in self.plays for name in names)]
         arms = [each for each in shared if arm in (None, each)]
@@ -335,11 +325,7 @@ class StudyFindings:
             for measure in COMPARED
         ]
         found = [row for row in found if row.estimate.value is not None]
-        adjusted = holm([np.nan if row.p_value is None else row.p_value for row in found])
-        return [
-            row if np.isnan(p) else replace(row, adjusted=float(p))
-            for row, p in zip(found, adjusted, strict=True)
-        ]
+        return _with_holm(found, [row.p_value for row in found])
 
     def against_reader(self) -> list[ReaderVerdict]:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
@@ -503,29 +489,27 @@ class StudyFindings:
             return replace(made, reason="its arms were not played")
         estimate = self._estimate(comparison)
         units = comparison.groups
-        made = replace(
+        what = "sequences" if registered.arm in SEQUENCE_ARMS else "groups"
+        p_value, reason = None, ""
+        if estimate.value is None:
+            reason = "no case to compare on"
+        elif units < LEAST_GROUPS:
+            reason = f"no test: {units} {what}, {LEAST_GROUPS} are needed"
+        elif comparison.wrong < LEAST_WRONG:
+            cases = f"{comparison.wrong:.1f} effective cases with a wrong tool"
+            reason = f"no test: {cases}, {LEAST_WRONG:.0f} are needed"
+        elif (p_value := self._p_value(comparison)) is None:
+            reason = estimate.interval.reason or "no interval"
+        return replace(
             made,
             value=estimate.value,
             interval=estimate.interval,
+            p_value=p_value,
             groups=units,
             effective=comparison.basis.effective,
             wrong=comparison.wrong,
+            reason=reason,
         )
-        what = "sequences" if registered.arm in SEQUENCE_ARMS else "groups"
-        if estimate.value is None:
-            return replace(made, reason="no case to compare on")
-        if units < LEAST_GROUPS:
-            return replace(made, reason=f"no test: {units} {what}, {LEAST_GROUPS} are needed")
-        if comparison.wrong < LEAST_WRONG:
-            return replace(
-                made,
-                reason=f"no test: {comparison.wrong:.1f} effective cases with a wrong tool, "
-                f"{LEAST_WRONG:.0f} are needed",
-            )
-        p_value = self._p_value(comparison)
-        if p_value is None:
-            return replace(made, reason=estimate.interval.reason or "no interval")
-        return replace(made, p_value=p_value)
 
     def _registered(self, agent: str, registered: RegisteredContrast) -> AgentsCompared | None:
         arms = [arm for arm in (registered.arm, registered.against) if arm]
@@ -567,15 +551,16 @@ class StudyFindings:
 
     def _estimate(self, comparison: AgentsCompared, found: LeaveOneOut | None = None) -> Estimate:
         if comparison.evaluations[0][1] == "closure":
-            value = _finite(float(comparison.value(_whole(comparison.design))[0]))
+            whole = np.ones((1, comparison.design.n_samples), dtype=np.int32)
+            value = _finite(float(comparison.value(whole)[0]))
             return Estimate(value, _without("a ratio of two differences"))
         known = found or _left_out(comparison)
-        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison, self._level))
+        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison, LEVEL))
 
     def _p_value(self, comparison: AgentsCompared) -> float | None:
         """1 minus the highest level at which the interval excludes 0."""
         found = _left_out(comparison)
-        if _bounds(found, comparison, self._level).low is None:
+        if _bounds(found, comparison, LEVEL).low is None:
             return None
         low, high = 0.0, 40.0  # p = exp(-x)
         for _ in range(50):
@@ -602,9 +587,13 @@ def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> StudyF
     return StudyFindings(study, read_plays(study, runs or study.folder / RUNS))
 
 
-def groups_of(study: Study) -> Sequence[str]:
-    """The patient or slide of each case; a case without one is a group of its own."""
-    return [f"g{case.group}" if case.group else f"i{case.id}" for case in study.cases]
+def _with_holm(rows: Sequence[Tested], p_values: Sequence[float | None]) -> list[Tested]:
+    """The rows with Holm's correction over those that have a p-value here."""
+    corrected = holm([np.nan if p is None else p for p in p_values])
+    return [
+        row if np.isnan(p) else replace(row, adjusted=float(p))
+        for row, p in zip(rows, corrected, strict=True)
+    ]
 
 
 def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) -> Basis:
@@ -644,9 +633,9 @@ def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Int
     """
     basis = comparison.basis
     if not np.isfinite(found.values[0]):
-        return _without("no case to estimate it from", level)
+        return _without("no case to estimate it from")
     if basis.units < 2:
-        return _without(f"{basis.units} groups have cases for it, 2 are needed", level)
+        return _without(f"{basis.units} groups have cases for it, 2 are needed")
     value = float(found.values[0])
     still = comparison.difference and not (found.variance()[0] > _ROUNDING)
     if still:  # no group differs from another: what was not seen may still be
@@ -663,7 +652,7 @@ def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Int
         low = min(low, value - float(np.hypot(first - plus_low, minus_high - second)))
         high = max(high, value + float(np.hypot(plus_high - first, second - minus_low)))
     if not np.isfinite([low, high, found.variance()[0]]).all():
-        return _without("it is undefined without one of the groups", level)
+        return _without("it is undefined without one of the groups")
     if comparison.difference:
         low, high = max(low, -1.0), min(high, 1.0)
     return Interval(low, high, level, METHOD, len(found.left_out))
@@ -681,12 +670,8 @@ def _reach(
     return float(low[0]), float(high[0])
 
 
-def _without(reason: str, level: float = 0.95) -> Interval:
-    return Interval(None, None, level, METHOD, reason=reason)
-
-
-def _whole(design: SamplingDesign) -> Counts:
-    return np.ones((1, design.n_samples), dtype=np.int32)
+def _without(reason: str) -> Interval:
+    return Interval(None, None, LEVEL, METHOD, reason=reason)
 
 
 def _quarter(plays: Plays, part: str, length: int) -> Plays:

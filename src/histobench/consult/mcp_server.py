@@ -10,6 +10,7 @@ import hashlib
 import io
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -177,9 +178,7 @@ class OpeningBench:
     def __init__(self, make: Callable[[Progress], Bench]) -> None:
         self.done, self.total, self.doing = 0, 0, "reading the dataset"
         self._make = make
-        self._bench: Bench | None = None
-        self._problem: HistobenchError | None = None
-        self._ready = threading.Event()
+        self._made: Future[Bench] = Future()
 
     def start(self) -> OpeningBench:
         threading.Thread(target=self._open, name="features", daemon=True).start()
@@ -187,11 +186,10 @@ class OpeningBench:
 
     def wait(self, seconds: float | None = None) -> Bench | None:
         """The bench, or None if it is not there after so many seconds; raises what kept it from opening."""
-        if not self._ready.wait(seconds):
+        try:
+            return self._made.result(seconds)
+        except TimeoutError:
             return None
-        if self._problem is not None:
-            raise self._problem
-        return self._bench
 
     def begin(self, what: str, total: int) -> None:
         """Features are about to be computed."""
@@ -210,13 +208,11 @@ class OpeningBench:
 
     def _open(self) -> None:
         try:
-            self._bench = self._make(self)
+            self._made.set_result(self._make(self))
         except HistobenchError as error:
-            self._problem = error
+            self._made.set_exception(error)
         except Exception as error:  # whoever waits is told, whatever it is
-            self._problem = HistobenchError(f"features cannot be computed: {error!r}")
-        finally:
-            self._ready.set()
+            self._made.set_exception(HistobenchError(f"features cannot be computed: {error!r}"))
 
 
 def open_bench(

@@ -161,7 +161,9 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
         deferred=numbers([[bool(_said(record, "final", "defer")) for record in row] for row in played]) > 0,
         asked=numbers([[bool(record["asked"]) for record in row] for row in played]) > 0,
         calls=numbers([[len(record["calls"]) for record in row] for row in played]),
-        tokens=numbers([[_tokens(one) for one in row] for row in details]),
+        tokens=numbers(
+            [[one.get("tokens") if one.get("tokens_known", True) else None for one in row] for row in details]
+        ),
         cost=numbers([[one.get("cost") for one in row] for row in details]),
         episodes=np.array(ids, dtype=str),
         started=min(
@@ -173,10 +175,6 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
 def _said(record: dict[str, Any], answer: str, what: str) -> Any:
     """A part of the first or final answer; None where there is no such answer."""
     return (record[answer] or {}).get(what)
-
-
-def _tokens(details: dict[str, Any]) -> int | None:
-    return details.get("tokens") if details.get("tokens_known", True) else None
 
 
 Counts = NDArray[np.int32]  # [b, samples]: cases of the study, or sequences

@@ -95,9 +95,7 @@ def _plan(
         spread[:, samples] = counts
         return comparison.value(spread)
 
-    def planned(groups: int, estimate: PowerEstimate | None, reason: str = "") -> ContrastPlan:
-        return ContrastPlan(registered.name, registered.words, cases, groups, estimate, reason)
-
+    groups, estimate, reason = design.n_units, None, ""
     try:
         estimate = power_from_predictions(
             contrast,
@@ -110,8 +108,7 @@ def _plan(
             seed=seed,
         )
     except ValueError:
-        reason = (
-            "no case to compare on" if not len(samples) else "it does not vary over the cases of the pilot"
-        )
-        return planned(design.n_units if len(samples) else 0, None, reason)
-    return planned(design.n_units, estimate)
+        reason = "it does not vary over the cases of the pilot"
+        if not len(samples):
+            groups, reason = 0, "no case to compare on"
+    return ContrastPlan(registered.name, registered.words, cases, groups, estimate, reason)

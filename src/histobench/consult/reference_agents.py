@@ -61,16 +61,15 @@ class PolicyModels:
             self._trust[role] = _calibration(said.max(axis=1), said.argmax(axis=1) == lessons.labels)
         return float(self._trust[role](confidence))
 
-    def own_is_right(self, confidence: float) -> float:
+    @cached_property
+    def own_is_right(self) -> Callable[[float], float]:
         """P(the answer from measurements is right | its confidence), from validation regions."""
-        return float(self._own_trust(confidence))
+        return _calibration(*self._own_record)
 
     @cached_property
     def own_accuracy(self) -> float:
         """How often the answer from measurements is right on validation regions."""
-        lessons = self._study.lessons("val")
-        said = _spread(self._own, lessons.measurements, self.n_classes)
-        return float((said.argmax(axis=1) == lessons.labels).mean())
+        return float(self._own_record[1].mean())
 
     @cached_property
     def _own(self) -> Any:
@@ -78,10 +77,11 @@ class PolicyModels:
         return _classifier(lessons.measurements, lessons.labels)
 
     @cached_property
-    def _own_trust(self) -> Callable[[float], float]:
+    def _own_record(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """On validation regions: how sure the answer from measurements is, and whether it is right [n]."""
         lessons = self._study.lessons("val")
         said = _spread(self._own, lessons.measurements, self.n_classes)
-        return _calibration(said.max(axis=1), said.argmax(axis=1) == lessons.labels)
+        return said.max(axis=1), said.argmax(axis=1) == lessons.labels
 
 
 def _classifier(table: Floats, labels: NDArray[np.int64]) -> Any:
@@ -258,10 +258,9 @@ def policy_name(spec: AgentSpec) -> str:
 class PolicyPlayer(Player):
     """Plays every case of a study by one rule."""
 
-    def __init__(self, study: Study, policy: str, models: PolicyModels | None = None) -> None:
+    def __init__(self, study: Study, policy: str, models: PolicyModels) -> None:
         self.name = f"{KIND}-{policy}"
-        self._study, self._policy = study, policy
-        self._models = models or PolicyModels(study)
+        self._study, self._policy, self._models = study, policy, models
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         """The dataset of an episode ends with its arm."""
@@ -302,9 +301,8 @@ class PolicyAgent(EpisodeAgent):
         if self._turn == 3 and AVAILABLE in last.content and POLICIES[self._policy] is not None:
             asked = ("predict", {"n": len(self._names)}), ("neighbours", {"k": VOTING})
             return _calls(native, *asked)
-        label, confidence = self._final_choice(last)
-        self._final = label
-        return self._answer(native, label, confidence)
+        self._final, confidence = self._final_choice(last)
+        return self._answer(native, self._final, confidence)
 
     def _noted(self, told: str) -> str:
         """What the learner has learned; other policies note nothing.
@@ -336,21 +334,18 @@ class PolicyAgent(EpisodeAgent):
         if tool is None:
             return self._first_choice()
         self._tool = tool
-        role = role_of(self._arm)
-        said = read_prediction(prediction, self._names)
-        votes = neighbour_votes(neighbours, self._names)
         return rule(
             Seen(
                 self._case,
-                role,
+                role_of(self._arm),
                 self._names,
                 self._models,
                 self._measured,
                 self._own,
-                said,
-                votes,
-                tool,
-                self._belief,
+                said=read_prediction(prediction, self._names),
+                votes=neighbour_votes(neighbours, self._names),
+                tool=tool,
+                belief=self._belief,
             )
         )
 

@@ -62,6 +62,11 @@ class Case:
         return 1 / self.probability
 
 
+def groups_of(cases: Iterable[Case]) -> list[str]:
+    """The patient or slide of each case; a case without one is a group of its own."""
+    return [f"g{case.group}" if case.group else f"i{case.id}" for case in cases]
+
+
 def shuffled_options(names: Sequence[str], case_id: str) -> tuple[str, ...]:
     """The options in an order that the id alone decides.
 
@@ -228,10 +233,7 @@ class StudyEncoder:
 
 @dataclass(frozen=True)
 class BlindingCheck:
-    """The AUC with which a classifier tells two arms apart by the form of what their tools say.
-
-    `field` is what tells most by itself, with its own AUC.
-    """
+    """The AUC with which the form of their answers tells two arms apart; `field` alone tells most."""
 
     first: str
     second: str
@@ -509,11 +511,6 @@ def open_study(folder: str | Path) -> Study:
             f"{path} is not a Consult study ({error!r}). Create one with `histobench consult prepare`."
         ) from error
     return Study(folder, facts, tuple(read_cases(folder / CASES)))
-
-
-def write_facts(folder: Path, facts: StudyFacts) -> None:
-    """`study.json`; written last, so that a folder without it is not a study."""
-    write_json(folder / STUDY, asdict(facts))
 
 
 def write_lessons(folder: Path, parts: Mapping[str, Lessons], roles: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from histobench.core.parameters import (
 )
 from histobench.mint.exchange.reading import read_all_outcomes
 from histobench.mint.results.comparison import compare_agents, side_by_name
-from histobench.mint.results.outcome import EpisodeOutcome, counted
+from histobench.mint.results.outcome import EpisodeOutcome, counted, mean_tokens
 from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.options import RunOptions
@@ -46,7 +46,6 @@ class AgentRuns:
 
     def __init__(self, folder: str | Path, outcome: RunOutcome | None = None) -> None:
         self.folder = Path(folder)
-        #: How the run ended that made this object; None for runs that were opened.
         self.outcome = outcome
         self._all = list(read_all_outcomes(self.folder))
         self._outcomes = counted(self._all)
@@ -88,7 +87,6 @@ class AgentRuns:
         for key in sorted(groups):
             members = groups[key]
             interval = rate_interval(members)
-            counted = [outcome.tokens for outcome in members if outcome.tokens is not None]
             rows.append(
                 (
                     *key,
@@ -97,7 +95,7 @@ class AgentRuns:
                     interval.low,
                     interval.high,
                     sum(outcome.invalid for outcome in members) / len(members),
-                    sum(counted) / len(counted) if len(counted) == len(members) else None,
+                    mean_tokens(members),
                 )
             )
         names = ["model", "feedback_model", "feedback_type", "k", "dataset"]

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from histobench.mint.agents.local_model import MODEL, PACKAGE, present_model
-from histobench.mint.alfworld import simulator
+from histobench.mint.alfworld.simulator import INSTALL, missing_packages
 from histobench.mint.configs import datasets
 from histobench.mint.sandbox import STRENGTH, active_backend, installed_engines, who_limits
 
@@ -54,5 +54,7 @@ def _data(folder: Path) -> Line:
 
 
 def _alfworld() -> Line:
-    verdict, message, fix = simulator.checkup()
-    return verdict, "alfworld", message, fix
+    if missing_packages():
+        message = "the engine is not installed; all other tasks work without it"
+        return "WARN", "alfworld", message, INSTALL
+    return "PASS", "alfworld", "the engine is installed", ""

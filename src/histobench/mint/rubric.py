@@ -221,10 +221,7 @@ def write_grades(path: str | Path, graded: Sequence[Graded]) -> None:
 
 
 def write_sample(path: str | Path, graded: Sequence[Graded], size: int, *, seed: int = 0) -> int:
-    """A random sample for a person to label, without the grades; gives its size.
-
-    The person fills the column `label` with grades of the rubric.
-    """
+    """A random sample without the grades, for a person to fill the column `label`; gives its size."""
     chosen = random.Random(seed).sample(list(graded), min(size, len(graded)))
     rows = [
         {

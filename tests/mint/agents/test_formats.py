@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from histobench.mint.agents.completion import MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
+from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
-from histobench.mint.agents.providers.base import Capabilities
+from histobench.mint.agents.providers.base import Capabilities, Question
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.responses import ResponsesAPI
@@ -21,7 +21,9 @@ TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), M
 
 def test_anthropic_gets_alternating_roles_and_its_own_stop_words() -> None:
     sampling = Sampling(stop=agent_stop_words("anthropic"))
-    request = AnthropicAPI("some-claude", "https://host/v1", "secret").request(TALK, sampling, Capabilities())
+    request = AnthropicAPI("some-claude", "https://host/v1", "secret").request(
+        Question(TALK, sampling), Capabilities()
+    )
     assert request.url == "https://host/v1/messages"
     assert request.headers == {"anthropic-version": "2023-06-01", "x-api-key": "secret"}
     assert [message["role"] for message in request.body["messages"]] == ["user", "assistant", "user"]
@@ -48,7 +50,7 @@ def test_anthropic_text_and_tokens_are_read() -> None:
 
 def test_gemini_calls_the_assistant_model() -> None:
     request = GeminiAPI("some-gemini", "https://host/v1beta", "secret").request(
-        TALK, Sampling(), Capabilities()
+        Question(TALK, Sampling()), Capabilities()
     )
     assert request.url == "https://host/v1beta/models/some-gemini:generateContent"
     assert request.headers == {"x-goog-api-key": "secret"}
@@ -115,7 +117,7 @@ def test_a_model_that_only_thought_said_nothing() -> None:
 def test_stop_words_are_those_of_the_published_agents() -> None:
     assert agent_stop_words("openai") == ("\nObservation:", "\nExpert feedback:", "\nTask:", "\n---")
     assert agent_stop_words("vllm")[-1] == "\nHuman:"
-    assert expert_stop_words() == ("\nObservation:", "\nTask:", "\nAssistant:")
+    assert EXPERT_STOP_WORDS == ("\nObservation:", "\nTask:", "\nAssistant:")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_arguments_in_the_history_are_always_a_json_object(written: str, sent_ba
         "message": {"role": "assistant", "content": None, "tool_calls": [call]},
     }
     message = api.completion({"choices": [answer]}).message
-    body = api.request([Message("user", "?"), message], Sampling(), Capabilities()).body
+    body = api.request(Question([Message("user", "?"), message], Sampling()), Capabilities()).body
     (again,) = body["messages"][1]["tool_calls"]
     assert again["id"] == "c1"
     assert json.loads(again["function"]["arguments"]) == sent_back
@@ -156,12 +158,12 @@ def test_a_call_is_demanded_in_each_format_where_functions_are_offered(
 ) -> None:
     look = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})
     must = Sampling(must_call=True)
-    assert api.request(TALK, must, Capabilities(), [look]).body[name] == demand
-    assert name not in api.request(TALK, must, Capabilities()).body
-    assert name not in api.request(TALK, Sampling(), Capabilities(), [look]).body
+    assert api.request(Question(TALK, must, [look]), Capabilities()).body[name] == demand
+    assert name not in api.request(Question(TALK, must), Capabilities()).body
+    assert name not in api.request(Question(TALK, Sampling(), [look]), Capabilities()).body
     refused = Capabilities().learnt("Unsupported parameter: 'tool_choice'")
     assert refused is not None
-    assert name not in api.request(TALK, must, refused, [look]).body
+    assert name not in api.request(Question(TALK, must, [look]), refused).body
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_a_refusal_without_words_is_never_sent_back_as_the_models_turn(api: Any)
     refused = AnthropicAPI("m", "u").completion({"content": [], "stop_reason": "refusal"})
     assert refused.text == ""
     history = [Message("user", "First."), refused.message, Message("user", "Second.")]
-    body = api("m", "http://u").request(history, Sampling(), Capabilities()).body
+    body = api("m", "http://u").request(Question(history, Sampling()), Capabilities()).body
     sent = json.dumps(body)
     assert "First." in sent
     assert "Second." in sent

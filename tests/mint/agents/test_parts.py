@@ -18,7 +18,7 @@ from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Completion, Sampling
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Question
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.responses import ResponsesAPI
@@ -60,7 +60,7 @@ def entries(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def sent(name: str, *messages: Message, **sampling: Any) -> list[dict[str, Any]]:
     talk = (Message("user", "Q"), *messages)
-    return entries(api(name).request(talk, Sampling(**sampling), Capabilities()).body)[1:]
+    return entries(api(name).request(Question(talk, Sampling(**sampling)), Capabilities()).body)[1:]
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
@@ -70,7 +70,7 @@ def test_an_answer_is_read_into_parts(name: str, case: dict[str, Any]) -> None:
     record = message_record(completion.message)
     kinds = [part["type"] for part in record.get("parts", [{"type": "text"}])]
     assert kinds == case["kinds"]
-    calls = [[call.id, call.name, call.arguments] for call in completion.calls]
+    calls = [[call.id, call.name, call.arguments] for call in completion.message.calls]
     assert calls == case.get("calls", [])
     if "reasoning" in case:
         thoughts = [part for part in completion.parts if isinstance(part, Reasoning)]
@@ -244,18 +244,18 @@ def test_what_is_no_picture_is_refused_by_name(source: bytes | str) -> None:
 def test_reasoning_models_get_no_temperature_and_no_stop_words() -> None:
     sampling = Sampling(stop=("\nTask:",), reasoning_effort="low", max_tokens=900)
     for name in APIS:
-        body = api(name).request([Message("user", "Q")], sampling, Capabilities()).body
+        body = api(name).request(Question([Message("user", "Q")], sampling), Capabilities()).body
         assert not {"temperature", "stop", "stop_sequences"} & {*body, *body.get("generationConfig", {})}
-    chat = api("chat").request([Message("user", "Q")], sampling, Capabilities()).body
+    chat = api("chat").request(Question([Message("user", "Q")], sampling), Capabilities()).body
     assert (chat["max_completion_tokens"], chat["reasoning_effort"]) == (900, "low")
-    responses = api("responses").request([Message("user", "Q")], sampling, Capabilities()).body
+    responses = api("responses").request(Question([Message("user", "Q")], sampling), Capabilities()).body
     assert responses["reasoning"] == {"effort": "low"}
     assert responses["include"] == ["reasoning.encrypted_content"]
     assert responses["store"] is False
-    claude = api("anthropic").request([Message("user", "Q")], sampling, Capabilities()).body
+    claude = api("anthropic").request(Question([Message("user", "Q")], sampling), Capabilities()).body
     assert (claude["thinking"], claude["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
     older = Capabilities(frozenset({"adaptive"}))
-    claude = api("anthropic").request([Message("user", "Q")], sampling, older).body
+    claude = api("anthropic").request(Question([Message("user", "Q")], sampling), older).body
     assert claude["thinking"] == {"type": "enabled", "budget_tokens": 1024}
     assert claude["max_tokens"] == 1924
 

@@ -9,7 +9,7 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Sampling, Usage
 from histobench.mint.agents.limits import FREE, Price, find_price, read_prices
-from histobench.mint.agents.providers.base import Capabilities
+from histobench.mint.agents.providers.base import Capabilities, Question
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.messages.parts import Message
@@ -137,7 +137,7 @@ def test_a_key_may_travel_unencrypted_within_this_machine(host: str, monkeypatch
 def test_nothing_that_describes_an_agent_shows_a_password() -> None:
     spec = parse_agent("openai:m@https://user:opensesame@host/v1?api_key=querysecret")
     wire = ChatCompletionsAPI(spec.target, spec.base_url or "", "opensesame")
-    request = wire.request((Message("user", "hi"),), Sampling(), Capabilities())
+    request = wire.request(Question((Message("user", "hi"),), Sampling()), Capabilities())
     for text in (str(spec), repr(spec), repr(wire), repr(request)):
         assert "opensesame" not in text
         assert "querysecret" not in text

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from histobench.mint.sandbox import Limits, SandboxPool, backend_works, open_sandbox, run_unit_tests
-from histobench.mint.sandbox.container_engines import DockerLike, Gvisor, Surroundings
-from histobench.mint.sandbox.container_view import container_view
+from histobench.mint.sandbox.container_engines import DockerLike, Gvisor, Surroundings, container_view
 from histobench.mint.sandbox.withheld import withheld_paths
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ from histobench.mint.sandbox import (
     zygote_process,
 )
 from histobench.mint.sandbox.interpreter import interpreter_folders
-from histobench.mint.sandbox.launch import Launch
+from histobench.mint.sandbox.launch import Launch, SessionSetup
 
 
 def test_many_threads_share_one_pool(bare_pool: SandboxPool) -> None:
@@ -107,7 +107,7 @@ def test_an_unknown_backend_and_an_unknown_module_are_named() -> None:
 def test_auto_never_takes_the_unsafe_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def refuse(self: SandboxPool, backend: str, **_: object) -> None:
+    def refuse(self: SandboxPool, backend: str, setup: SessionSetup, *, warm: int) -> None:
         tried.append(backend)
         raise SandboxError("not here")
 
@@ -339,7 +339,7 @@ def test_a_sandbox_that_ends_before_it_is_spoken_to_says_why(monkeypatch: pytest
 
     monkeypatch.setattr(zygote_process.ZygoteProcess, "_start", ended)
     with pytest.raises(SandboxError, match="sandbox did not start: no rights here"):
-        zygote_process.ZygoteProcess("landlock", preload=(), shell="plain", limits=Limits(), hash_seed=0)
+        zygote_process.ZygoteProcess("landlock", SessionSetup((), "plain", Limits()))
 
 
 def test_a_misspelled_sandbox_is_answered_with_the_nearest_name() -> None:

@@ -52,10 +52,7 @@ class EpisodeAgent(ABC):
 
     @abstractmethod
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
-        """The next message; a text, or a message where there is more to it.
-
-        `functions` are given where calls are native: what the model may call in this turn.
-        """
+        """The next message; `functions` are what may be called in this turn, where calls are native."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """The episode is over."""
@@ -103,11 +100,9 @@ class EndpointPlayer(Player):
         return _EndpointAgent(self.endpoint, key.repeat, self._limits)
 
     def stop(self) -> None:
-        """Break off all requests."""
         self.endpoint.stop()
 
     def close(self) -> None:
-        """End the connections."""
         self.endpoint.close()
         if self._on_close is not None:
             self._on_close()
@@ -125,7 +120,6 @@ class _EndpointAgent(EpisodeAgent):
         endpoint.begin_episode()
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
         self._endpoint.end_episode()
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:

@@ -11,8 +11,7 @@ import json
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,19 @@ from urllib.parse import urlsplit
 
 from histobench.core.address import joined
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, read_plain, read_plain_text
+from histobench.core.files import atomic_path, read_plain, read_plain_text, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.redaction import redact
-from histobench.mint.agents.client import Endpoint, Question, clean_completion
+from histobench.mint.agents.client import Endpoint, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
 from histobench.mint.agents.provenance import with_receipt
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    is_filtered,
+    is_too_long,
+)
 from histobench.mint.envs.episode import RequestRefusedError
 
 #: A batch is sent when every running episode waits for an answer and nobody has come for so long.
@@ -34,15 +39,7 @@ QUIET_S = 1.0
 _POLL_S = 0.1
 
 
-class BatchCarrier(ABC):
-    """Brings a file of requests to a model and the file of its answers back."""
-
-    @abstractmethod
-    def carry(self, requests: Path, answers: Path) -> None:
-        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
-
-
-class CommandCarrier(BatchCarrier):
+class CommandCarrier:
     """A program that turns one file into the other, such as `vllm run-batch -i {requests} -o {answers}`."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -51,11 +48,10 @@ class CommandCarrier(BatchCarrier):
         self._command = list(command)
 
     def carry(self, requests: Path, answers: Path) -> None:
-        """Run the program and wait for it."""
-        places = {"{requests}": str(requests), "{answers}": str(answers)}
+        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
         words = self._command
-        for mark, place in places.items():
-            words = [word.replace(mark, place) for word in words]
+        for mark, place in (("{requests}", requests), ("{answers}", answers)):
+            words = [word.replace(mark, str(place)) for word in words]
         try:
             done = subprocess.run(words, capture_output=True, text=True)
         except OSError as error:
@@ -67,25 +63,16 @@ class CommandCarrier(BatchCarrier):
             )
 
 
-class HostedCarrier(BatchCarrier):
+class HostedCarrier:
     """OpenAI's batch interface: the file is uploaded, the batch waited for, the answers fetched."""
 
-    def __init__(
-        self,
-        api: ProviderAPI,
-        *,
-        window: str = "24h",
-        poll_s: float = 30.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, api: ProviderAPI, *, poll_s: float = 30.0) -> None:
         self._base = api.base_url
-        self._headers = {"Authorization": f"Bearer {api.api_key}"} if api.api_key else {}
-        self._window = window
+        self._headers = api.bearer
         self._poll_s = poll_s
-        self._sleep = sleep
 
     def carry(self, requests: Path, answers: Path) -> None:
-        """Upload, start, wait, fetch."""
+        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
         import httpx
 
         first = parse_json(read_plain_text(requests).partition("\n")[0])
@@ -98,14 +85,10 @@ class HostedCarrier(BatchCarrier):
                         data={"purpose": "batch"},
                     )
                 )
-                order = {
-                    "input_file_id": file["id"],
-                    "endpoint": first["url"],
-                    "completion_window": self._window,
-                }
+                order = {"input_file_id": file["id"], "endpoint": first["url"], "completion_window": "24h"}
                 batch = self._json(client.post(joined(self._base, "batches"), json=order))
                 while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
-                    self._sleep(self._poll_s)
+                    time.sleep(self._poll_s)
                     batch = self._json(client.get(joined(self._base, f"batches/{batch['id']}")))
                 text = b""
                 for name in ("output_file_id", "error_file_id"):
@@ -126,16 +109,19 @@ class HostedCarrier(BatchCarrier):
         return found
 
 
+BatchCarrier = CommandCarrier | HostedCarrier
+
+
 class BatchEndpoint(Endpoint):
     """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
 
     #: A batch waits for every running episode: one that waited for the batch to be paid would wait for ever.
     waits_for_money = False
 
-    def __init__(self, *args: Any, carrier: BatchCarrier, folder: str | Path, **options: Any) -> None:
+    def __init__(self, *args: Any, carrier: BatchCarrier, folder: Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self._carrier = carrier
-        self._folder = Path(folder)
+        self._folder = folder
         self._changed = threading.Condition()
         self._episodes = 0
         self._waiting: list[tuple[Question, Future[Completion]]] = []
@@ -144,19 +130,16 @@ class BatchEndpoint(Endpoint):
         self._thread: threading.Thread | None = None
 
     def begin_episode(self) -> None:
-        """An episode that will ask."""
         with self._changed:
             self._episodes += 1
             self._last = time.monotonic()
 
     def end_episode(self) -> None:
-        """An episode that asks no more: nobody waits for it."""
         with self._changed:
             self._episodes -= 1
             self._changed.notify_all()
 
     def deliver(self, question: Question) -> Completion:
-        """Wait for the batch in which the question is sent."""
         answer: Future[Completion] = Future()
         with self._changed:
             if self._ended:
@@ -171,7 +154,6 @@ class BatchEndpoint(Endpoint):
         return completion
 
     def stop(self) -> None:
-        """Send no more batches; whoever waits is told."""
         with self._changed:
             self._ended = True
             waiting, self._waiting = self._waiting, []
@@ -181,7 +163,6 @@ class BatchEndpoint(Endpoint):
         super().stop()
 
     def close(self) -> None:
-        """End the thread that sends."""
         self.stop()
         super().close()
 
@@ -218,9 +199,12 @@ class BatchEndpoint(Endpoint):
         number = 1 + sum(1 for _ in self._folder.glob("batch-*.requests.jsonl"))
         requests = self._folder / f"batch-{number:04d}.requests.jsonl"
         answers = self._folder / f"batch-{number:04d}.answers.jsonl"
-        with atomic_path(requests) as temporary:
-            lines = [self._line(position, question) for position, question in enumerate(questions)]
-            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        lines = []
+        for position, question in enumerate(questions):
+            request = self.api.request(question, Capabilities())
+            order = {"method": "POST", "url": urlsplit(request.url).path, "body": request.body}
+            lines.append(json.dumps({"custom_id": f"request-{position}", **order}) + "\n")
+        write_text(requests, "".join(lines))
         self._carrier.carry(requests, answers)
         found: dict[str, Any] = {}
         for text in read_plain_text(answers).splitlines():
@@ -229,30 +213,23 @@ class BatchEndpoint(Endpoint):
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
         return found
 
-    def _line(self, number: int, question: Question) -> dict[str, Any]:
-        request = self._request(question)
-        path = urlsplit(request.url).path
-        return {"custom_id": f"request-{number}", "method": "POST", "url": path, "body": request.body}
-
-    def _request(self, question: Question) -> Request:
-        return self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
-
     def _completion(self, response: Mapping[str, Any] | None, question: Question) -> Completion:
         if response is None or not isinstance(response.get("body"), Mapping):
             raise ProviderError(f"the batch holds no answer ({redact(str(response))[:200]})")
         body, status = response["body"], response.get("status_code", 200)
-        request = self._request(question)
+        problem = None
         if status == 200:
             try:
                 completion = clean_completion(self.api, body, question.sampling)
             except MalformedAnswerError as error:
                 raise ProviderError(f"not an answer: {redact(str(error))[:200]}") from error
-            return with_receipt(completion, self.api, request, question.sampling, Capabilities(), body)
-        complaint = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
-        if is_filtered(status, json.dumps(body)):
-            withheld = Completion("", finish=f"{FILTERED}:HTTP {status}")
-            settings = (question.sampling, Capabilities(), body)
-            return with_receipt(withheld, self.api, request, *settings, problem=complaint)
-        if is_too_long(status, json.dumps(body)):
-            raise RequestRefusedError(complaint)
-        raise ProviderError(complaint)
+        else:
+            problem = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
+            if not is_filtered(status, json.dumps(body)):
+                if is_too_long(status, json.dumps(body)):
+                    raise RequestRefusedError(problem)
+                raise ProviderError(problem)
+            completion = Completion("", finish=f"{FILTERED}:HTTP {status}")
+        request = self.api.request(question, Capabilities())
+        settings = (question.sampling, Capabilities(), body)
+        return with_receipt(completion, self.api, request, *settings, problem=problem)

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.address import address_identity
@@ -35,7 +35,14 @@ from histobench.mint.agents.limits import (
     RateLimits,
 )
 from histobench.mint.agents.provenance import body_bytes, with_receipt
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    is_filtered,
+    is_too_long,
+)
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -123,7 +130,7 @@ class Endpoint:
             return known
         worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
         with self.costs.reserved(worst, wait=self.waits_for_money):
-            completion = self.deliver(Question(messages, functions, sampling, deadline))
+            completion = self.deliver(Question(messages, sampling, functions, deadline))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
@@ -230,7 +237,7 @@ class Endpoint:
         import httpx
 
         capabilities = host.capabilities
-        request = host.api.request(question.messages, question.sampling, capabilities, question.functions)
+        request = host.api.request(question, capabilities)
         began = time.monotonic()
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
@@ -324,21 +331,6 @@ class Endpoint:
             return self._client, self._slots
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is asked, however often it takes."""
-
-    messages: Sequence[Message]
-    functions: Sequence[ToolSpec]
-    sampling: Sampling
-    deadline: float | None = None
-
-    @property
-    def estimate(self) -> float:
-        """Tokens that the answer may take, in and out: about four characters are one."""
-        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
-
-
 def _most_tokens(message: Message) -> int:
     """Tokens that a message can take at most."""
     if not message.parts:
@@ -366,16 +358,13 @@ class _TryDifferentlyError(Exception):
 def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sampling) -> Completion:
     """The answer in a response, cut at the stop sequences; raises `MalformedAnswerError`."""
     completion = api.completion(payload)
-    parts = _clean_parts(completion.parts)
+    # Without keys of this process, and without halves of characters that no file can carry.
+    records = (_clean_value(part_record(part, inline=True)) for part in completion.parts)
+    parts: tuple[Part, ...] = tuple(map(part_from_record, records))
     if not parts and not completion.text and completion.usage.reasoning_tokens:
         parts = (Reasoning(),)  # it thought, and the provider does not show what
     words = redact_speech(whole_characters(sampling.cut(completion.text)))
     return replace(completion, text=words, parts=parts)
-
-
-def _clean_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Without keys of this process, and without halves of characters that no file can carry."""
-    return tuple(part_from_record(_clean_value(part_record(part, inline=True))) for part in parts)
 
 
 def _clean_value(value: Any) -> Any:
@@ -410,10 +399,7 @@ def _shortened(text: str) -> str:
 
 
 class EventLoopThread:
-    """An event loop for callers that are not asynchronous.
-
-    It starts with the first coroutine; any number of threads may hand it work.
-    """
+    """An event loop for callers that are not asynchronous; any number of threads may hand it work."""
 
     def __init__(self, name: str) -> None:
         self._name = name

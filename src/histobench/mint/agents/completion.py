@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from histobench.mint.messages.parts import Ending, Message, Part, Refusal, Text, ToolCall
+from histobench.mint.messages.parts import Ending, Message, Part, Refusal, Text
 
 #: Why an answer ended, as providers call it -> what that means here; every other word is a usual end.
 _ENDINGS: dict[str, Ending] = {
@@ -172,16 +172,9 @@ class Completion:
     @property
     def is_empty(self) -> bool:
         """Whether nothing at all came: no words, no call, and no sign of reasoning either."""
-        said = any(not isinstance(part, Text) for part in self.parts) or self.ending in (
-            "filtered",
-            "refusal",
-        )
+        withheld = self.ending in ("filtered", "refusal")
+        said = withheld or any(not isinstance(part, Text) for part in self.parts)
         return not self.text.strip() and not said and not self.usage.reasoning_tokens
-
-    @property
-    def calls(self) -> tuple[ToolCall, ...]:
-        """The functions that the model wants called."""
-        return self.message.calls
 
 
 @dataclass(frozen=True)

@@ -5,32 +5,27 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
 from histobench.core.http import RetryPolicy
-from histobench.mint.agents.agent import EpisodeLimits, Player
+from histobench.mint.agents.agent import EndpointPlayer, EpisodeLimits, HumanPlayer, Player
+from histobench.mint.agents.batch import BatchCarrier, BatchEndpoint, CommandCarrier, HostedCarrier
 from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.limits import (
-    FREE,
-    Balance,
-    CostTracker,
-    Price,
-    RateLimits,
-    find_price,
-)
+from histobench.mint.agents.limits import FREE, Balance, CostTracker, Price, RateLimits, find_price
+from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.base import ProviderAPI
+from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 from histobench.mint.agents.spec import AgentSpec, parse_agent
-
-if TYPE_CHECKING:
-    from histobench.mint.agents.batch import BatchCarrier
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
 #: Kinds of agents whose requests fit the common batch format.
 BATCHED = ("openai", "vllm", "responses")
-_EXPERT = ("Observation:", "Task:", "Assistant:")
+#: For the model that gives feedback.
+EXPERT_STOP_WORDS = ("\nObservation:", "\nTask:", "\nAssistant:")
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,6 @@ class Batches:
 
     def carrier(self, api: ProviderAPI) -> BatchCarrier:
         """Who brings them to the model."""
-        from histobench.mint.agents.batch import CommandCarrier, HostedCarrier
-
         return HostedCarrier(api) if self.how == "hosted" else CommandCarrier(shlex.split(self.how))
 
 
@@ -72,22 +65,15 @@ def open_player(
     as_expert: bool = False,
     stop: tuple[str, ...] | None = None,
 ) -> Player:
-    """The player that a specification names. An expert stops writing at other words than an agent.
-
-    `stop` are other words to stop at than those of the published protocol.
-    """
+    """The player that a specification names; `stop` are other words to stop at than the published ones."""
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
-        from histobench.mint.agents.agent import HumanPlayer
-
         return HumanPlayer()
     if spec.kind == "replay":
-        from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
-
         return ReplayExpert(spec.target) if as_expert else ReplayPlayer(spec.target)
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
     if stop is None:
-        stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
+        stop = EXPERT_STOP_WORDS if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
     if spec.kind == "local":
         return _local(spec, terms, sampling)
@@ -101,16 +87,11 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
     if spec.kind == "replay":
         return open_player(spec, Terms(), as_expert=as_expert).name
     if spec.kind == "local":
-        from histobench.mint.agents.local_model import MODEL
-
         return Path(spec.target).stem if spec.target else MODEL
     return spec.folder_name
 
 
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
-    from histobench.mint.agents.agent import EndpointPlayer
-    from histobench.mint.agents.client import Endpoint
-
     form = provider_format(spec.kind)
     limits = EpisodeLimits() if as_expert else terms.episode
     api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
@@ -118,8 +99,6 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
     if terms.batch is not None and not as_expert:
         if spec.kind not in BATCHED:
             raise HistobenchError(f"batches are for {', '.join(BATCHED)}; {spec.kind} has another format")
-        from histobench.mint.agents.batch import BatchEndpoint
-
         batches = BatchEndpoint(
             api,
             sampling,
@@ -146,11 +125,6 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
 
 
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
-    from histobench.mint.agents.agent import EndpointPlayer
-    from histobench.mint.agents.client import Endpoint
-    from histobench.mint.agents.local_model import LocalServer, find_model
-    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-
     path = find_model(spec.target or None)
     server = LocalServer(path)
     name = player_name(spec)
@@ -177,8 +151,3 @@ def agent_stop_words(kind: str) -> tuple[str, ...]:
         return (*_AGENT, "\n\nHuman:")
     words = tuple(f"\n{word}" for word in _AGENT)
     return (*words, "\nHuman:") if kind == "vllm" else words
-
-
-def expert_stop_words() -> tuple[str, ...]:
-    """For the model that gives feedback."""
-    return tuple(f"\n{word}" for word in _EXPERT)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,32 +51,12 @@ class CostTracker:
         self._held = 0.0
         self._max_cost = max_cost
         self._before = spent
-        self._spent = spent
         self._others = others
         self._keep = keep
-        self._usage = Usage()
-        self._unpriced = 0
-        self._calls = 0
-
-    @property
-    def spent(self) -> float:
-        """Dollars, as far as prices are known."""
-        return self._spent
-
-    @property
-    def unpriced_calls(self) -> int:
-        """Answers whose cost is unknown."""
-        return self._unpriced
-
-    @property
-    def calls(self) -> int:
-        """Answers that were not read from the cache."""
-        return self._calls
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of these answers."""
-        return self._usage
+        self.spent = spent  # dollars, as far as prices are known
+        self.unpriced_calls = 0
+        self.calls = 0  # answers that were not read from the cache
+        self.usage = Usage()
 
     @contextmanager
     def reserved(self, worst: float | None, *, wait: bool = True) -> Iterator[None]:
@@ -101,33 +81,33 @@ class CostTracker:
         """Whether what was spent and is held back is within the limit."""
         if self._max_cost is None:
             return True
-        return self._spent + self._held + sum(self._others()) <= self._max_cost
+        return self.spent + self._held + sum(self._others()) <= self._max_cost
 
     def book(self, usage: Usage, cost: float | None) -> None:
         """Enter one answer."""
         with self._lock:
-            self._calls += 1
-            self._usage += usage
+            self.calls += 1
+            self.usage += usage
             if cost is None:
-                self._unpriced += 1
+                self.unpriced_calls += 1
             else:
-                self._spent += cost
-                self._keep(self._spent - self._before, self._held)
+                self.spent += cost
+                self._keep(self.spent - self._before, self._held)
 
     def _hold(self, worst: float, limit: float, patience: float) -> None:
         end = time.monotonic() + patience
         while True:
-            if self._unpriced:
+            if self.unpriced_calls:
                 raise CostLimitError(
                     "cannot enforce `max_cost`: the provider does not report how many tokens an answer took; "
                     "run without `max_cost`"
                 )
             self._change(worst)  # say so first, then look: of two processes at once, one sees the other
             spent, held = self._others()
-            if self._spent + self._held + spent + held <= limit:
+            if self.spent + self._held + spent + held <= limit:
                 return
             self._change(-worst)
-            spent += self._spent
+            spent += self.spent
             if spent + worst > limit or (time.monotonic() >= end and not (self._held and patience)):
                 raise CostLimitError(
                     f"${spent:.4f} of at most ${limit:.4f} spent, and the next answer may cost ${worst:.4f}; "
@@ -138,7 +118,7 @@ class CostTracker:
     def _change(self, dollars: float) -> None:
         held = self._held + dollars
         self._held = held if held > 1e-12 else 0.0  # no dust of rounding
-        self._keep(self._spent - self._before, self._held)
+        self._keep(self.spent - self._before, self._held)
 
 
 @dataclass(frozen=True)
@@ -192,13 +172,10 @@ def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
     >>> find_price("gpt-4o-audio-preview", {"gpt-4": FREE}) is None
     True
     """
-    fitting = [name for name in prices if _names(name, model)]
-    return prices[max(fitting, key=len)] if fitting else None
-
-
-def _names(name: str, model: str) -> bool:
     # Only a date, a version of three digits or "latest" may follow: "-4-5" is another model than "-4".
-    return re.fullmatch(rf"{re.escape(name)}(-\d{{3,}}[\d-]*|-latest|-preview)?", model) is not None
+    ending = r"(-\d{3,}[\d-]*|-latest|-preview)?"
+    fitting = [name for name in prices if re.fullmatch(re.escape(name) + ending, model)]
+    return prices[max(fitting, key=len)] if fitting else None
 
 
 def _read(path: Path) -> dict[str, Price]:
@@ -273,8 +250,7 @@ class RateLimiter:
     ) -> None:
         self._clock = clock
         now = clock()
-        limits = limits or RateLimits()
-        given = {"requests": limits.requests, "tokens": limits.tokens}
+        given = asdict(limits or RateLimits())
         self._buckets = {name: _Bucket(limit, now) for name, limit in given.items() if limit is not None}
         self._told: dict[str, tuple[float, float]] = {}  # what is left, and until when that holds
 
@@ -364,10 +340,10 @@ class Host:
     open_at: float = 0.0
     busy: int = 0
     asked: int = 0
-    place: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.place = without_credentials(self.api.base_url)
+    @property
+    def place(self) -> str:
+        return without_credentials(self.api.base_url)
 
     def close_for(self, seconds: float) -> None:
         """Ask nothing for a while."""
@@ -383,18 +359,16 @@ class Hosts:
         *,
         balance: Balance = "least-busy",
         limits: RateLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hosts = [Host(api, RateLimiter(limits)) for api in apis]
         self._balance = balance
-        self._clock = clock
 
     def __len__(self) -> int:
         return len(self._hosts)
 
     def pick(self) -> Host:
         """The next server; where all are closed, the one that opens first."""
-        now = self._clock()
+        now = time.monotonic()
         opened = [host for host in self._hosts if host.open_at <= now]
         if not opened:
             return min(self._hosts, key=lambda host: host.open_at)

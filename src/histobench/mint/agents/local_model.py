@@ -33,13 +33,11 @@ MAX_THREADS = 4
 class LocalServer:
     """A GGUF file behind an OpenAI-compatible endpoint on the loopback interface."""
 
-    def __init__(
-        self, path: Path, *, context_tokens: int = CONTEXT_TOKENS, threads: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
         llama = _engine()
         parameters = llama.CommonParams()
         parameters.model.path = str(path)
-        parameters.n_ctx = context_tokens
+        parameters.n_ctx = CONTEXT_TOKENS
         parameters.n_parallel = 1
         parameters.n_gpu_layers = 0
         parameters.warmup = False

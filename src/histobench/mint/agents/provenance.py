@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Completion, Receipt, Sampling
 from histobench.mint.agents.providers import provider_format
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request
-from histobench.mint.messages.parts import Message, ToolSpec
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Question, Request
+from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.messages.record import load_from, message_from_record
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ def with_receipt(
     problem: str | None = None,
 ) -> Completion:
     """The answer with the record of how it was asked for."""
+    usual = Sampling()
     receipt = Receipt(
         format=api.format,
         url=without_credentials(request.url),
         asked_model=api.model,
         sha256=hashlib.sha256(body_bytes(request)).hexdigest(),
         sent={name: value for name, value in request.body.items() if name not in _CONVERSATION},
-        sampling=_sampling_record(sampling),
+        sampling={name: value for name, value in asdict(sampling).items() if value != getattr(usual, name)},
         without=tuple(sorted(capabilities.without)),
         merge_roles=capabilities.merge_roles,
         model=_text(payload, "model", "modelVersion"),
@@ -73,26 +74,8 @@ def turn_record(completion: Completion, cost: float | None) -> dict[str, Any]:
     return record
 
 
-def rebuilt_body(
-    turn: Mapping[str, Any], messages: Sequence[Message], functions: Sequence[ToolSpec] = ()
-) -> bytes:
-    """The body of a recorded request, byte for byte; raises where it is not the one that was sent."""
-    settings = dict(turn.get("sampling") or {})
-    settings["stop"] = tuple(settings.get("stop", ()))
-    capabilities = Capabilities(frozenset(turn.get("without") or ()), bool(turn.get("merge_roles")))
-    # The address is no part of the body, and the recorded one has lost its credentials.
-    api = provider_format(turn["format"])(turn["asked_model"], "http://rebuilt")
-    body = body_bytes(api.request(messages, Sampling(**settings), capabilities, functions))
-    if hashlib.sha256(body).hexdigest() != turn["sha256"]:
-        raise HistobenchError(
-            "the record does not give the request that was sent: another version of histobench made it, or "
-            "the results were edited"
-        )
-    return body
-
-
 def request_of_turn(episode: StoredEpisode, number: int) -> bytes:
-    """The body that was posted in a turn of a stored episode, counted from 0."""
+    """The body that was posted in a turn of a stored episode, counted from 0; byte for byte, or it raises."""
     turns = episode.details.get("turns") or []
     if not 0 <= number < len(turns) or "sha256" not in turns[number]:
         raise HistobenchError(f"the record of turn {number} holds no request (turns: {len(turns)})")
@@ -102,12 +85,19 @@ def request_of_turn(episode: StoredEpisode, number: int) -> bytes:
     functions: list[ToolSpec] = []
     if "functions" in turn:
         functions = [ToolSpec(**spec) for spec in episode.details["functions"][turn["functions"]]]
-    return rebuilt_body(turn, messages, functions)
-
-
-def _sampling_record(sampling: Sampling) -> dict[str, Any]:
-    usual = Sampling()
-    return {name: value for name, value in asdict(sampling).items() if value != getattr(usual, name)}
+    settings = dict(turn.get("sampling") or {})
+    settings["stop"] = tuple(settings.get("stop", ()))
+    capabilities = Capabilities(frozenset(turn.get("without") or ()), bool(turn.get("merge_roles")))
+    # The address is no part of the body, and the recorded one has lost its credentials.
+    api = provider_format(turn["format"])(turn["asked_model"], "http://rebuilt")
+    question = Question(messages, Sampling(**settings), functions)
+    body = body_bytes(api.request(question, capabilities))
+    if hashlib.sha256(body).hexdigest() != turn["sha256"]:
+        raise HistobenchError(
+            "the record does not give the request that was sent: another version of histobench made it, or "
+            "the results were edited"
+        )
+    return body
 
 
 def _text(payload: Mapping[str, Any], *names: str) -> str | None:

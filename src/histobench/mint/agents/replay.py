@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,21 +29,14 @@ class ReplayPlayer(Player):
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        if not self._path.exists():
-            raise HistobenchError(f"no recordings at {path}")
-        self._messages: dict[tuple[str, str], tuple[list[Message], str | None]] = {}
-        runs: dict[str, str] = {}
-        for episode in _recorded(self._path):
-            runs[episode.outcome.run_name] = episode.outcome.model
-            self._messages.setdefault(episode.outcome.key, (episode.messages, episode.error))
-        self.name = runs[the_only_run(path, runs)]
+        self._episodes, outcome = _the_only_run(path)
+        self.name = outcome.model
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        """Looks the episode up."""
-        found = self._messages.get((key.dataset, str(key.task_id)))
+        found = self._episodes.get((key.dataset, str(key.task_id)))
         if found is None:
             raise ProviderError(f"{self._path} has no episode of {key.dataset} {key.task_id}")
-        return _ReplayAgent(*found)
+        return _ReplayAgent(found.messages, found.error)
 
 
 class _ReplayAgent(EpisodeAgent):
@@ -60,32 +53,18 @@ class _ReplayAgent(EpisodeAgent):
         return as_native(message.content) if functions else message.content
 
 
-def the_only_run(path: str | Path, runs: Collection[str]) -> str:
-    """The one run that was recorded; episodes of several would be mixed without a word."""
-    if len(runs) != 1:
-        raise HistobenchError(
-            f"{path} holds recordings of {len(runs)} runs ({'; '.join(sorted(runs))}); name one of them"
-        )
-    return next(iter(runs))
-
-
 class ReplayExpert(Player):
     """The feedback of recordings or of a finished run; where none was recorded, none is given."""
 
     def __init__(self, path: str | Path) -> None:
-        if not Path(path).exists():
-            raise HistobenchError(f"no recordings at {path}")
-        self._feedback: dict[tuple[str, str], list[str]] = {}
-        runs: dict[str, str] = {}
-        for episode in _recorded(Path(path)):
-            runs[episode.outcome.run_name] = episode.outcome.feedback_model
-            self._feedback.setdefault(episode.outcome.key, episode.feedback)
-        self.name = runs[the_only_run(path, runs)]
+        self._episodes, outcome = _the_only_run(path)
+        self.name = outcome.feedback_model
         if self.name == NO_FEEDBACK:
             raise HistobenchError(f"{path} is not a recording of an expert's feedback")
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        return _ReplayedFeedback(self._feedback.get((key.dataset, str(key.task_id)), []))
+        found = self._episodes.get((key.dataset, str(key.task_id)))
+        return _ReplayedFeedback(found.feedback if found else [])
 
 
 class _ReplayedFeedback(EpisodeAgent):
@@ -104,6 +83,22 @@ class _Recorded:
     messages: list[Message]
     feedback: list[str]
     error: str | None
+
+
+def _the_only_run(path: str | Path) -> tuple[dict[tuple[str, str], _Recorded], EpisodeOutcome]:
+    """The episodes of the one run that was recorded, and one outcome; several must not be mixed."""
+    if not Path(path).exists():
+        raise HistobenchError(f"no recordings at {path}")
+    found: dict[tuple[str, str], _Recorded] = {}
+    runs: dict[str, EpisodeOutcome] = {}
+    for episode in _recorded(Path(path)):
+        runs[episode.outcome.run_name] = episode.outcome
+        found.setdefault(episode.outcome.key, episode)
+    if len(runs) != 1:
+        raise HistobenchError(
+            f"{path} holds recordings of {len(runs)} runs ({'; '.join(sorted(runs))}); name one of them"
+        )
+    return found, next(iter(runs.values()))
 
 
 def _recorded(path: Path) -> Iterator[_Recorded]:

@@ -58,10 +58,7 @@ class AgentSpec:
         return re.sub(r"[^\w.+-]", "_", self.target.rstrip("/").rsplit("/", 1)[-1])
 
     def api_key(self) -> str | None:
-        """The key for this address, from the environment; raises where one is needed and missing.
-
-        It also raises where a key or a password would travel unencrypted to another machine.
-        """
+        """The key for this address; raises where it is missing or would travel unencrypted."""
         default, variables = PROVIDERS[self.kind]
         foreign = default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc
         for variable in (OWN_KEY,) if foreign else variables:
@@ -114,7 +111,9 @@ def parse_agent(text: str) -> AgentSpec:
                 "replay: needs a file or folder of recordings, as in replay:FILE.k5.jsonl.gz"
             )
         return AgentSpec(kind, rest)
-    model, address = _split_address(rest)
+    # An @ that no address follows belongs to the model's name.
+    position = rest.rfind("@http")
+    model, address = (rest, "") if position < 0 else (rest[:position], rest[position + 1 :])
     base_url = address or PROVIDERS[kind][0]
     if not colon or not model:
         raise HistobenchError(
@@ -164,11 +163,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _split_address(rest: str) -> tuple[str, str]:
-    """Model and address; an @ that no address follows belongs to the model's name."""
-    position = rest.rfind("@http")
-    if position < 0:
-        return rest, ""
-    return rest[:position], rest[position + 1 :]

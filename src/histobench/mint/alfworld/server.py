@@ -21,8 +21,6 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, TextIO
 
-from histobench.mint.alfworld import server
-
 #: Loaded games that wait for another play.
 HELD_GAMES = 4
 _PATH_BYTES = 1 << 15
@@ -35,11 +33,14 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
     import alfworld.agents.environment.alfred_tw_env  # noqa: F401 - seconds, spent before the first fork
 
-    server.remember_parsed_texts()
+    remember_parsed_texts()
     holders: OrderedDict[tuple[bytes, float], socket.socket] = OrderedDict()
     for path, descriptor in _requests(control):
         with contextlib.suppress(OSError):
-            game = path, _changed_at(path)
+            try:
+                game = path, os.stat(path).st_mtime
+            except OSError:
+                game = path, 0.0
             if game not in holders or not _pass_on(holders[game], path, descriptor):
                 holders[game] = _start_holder(path, [control, *holders.values()])
                 _pass_on(holders[game], path, descriptor)
@@ -55,12 +56,6 @@ def _requests(control: socket.socket) -> Iterator[tuple[bytes, int]]:
         if not path:
             return
         yield path, descriptors[0]
-
-
-def _changed_at(path: bytes) -> float:
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_mtime
-    return 0.0
 
 
 def _pass_on(holder: socket.socket, path: bytes, descriptor: int) -> bool:
@@ -80,12 +75,13 @@ def _start_holder(path: bytes, not_its_own: list[socket.socket]) -> socket.socke
         for other in (ours, *not_its_own):
             other.close()
         try:
-            opened: Any = server.open_game(os.fsdecode(path))
+            opened: Any = open_game(os.fsdecode(path))
         except Exception as error:
             opened = error
         for _, descriptor in _requests(theirs):
             if isinstance(opened, Exception):
-                _tell(descriptor, opened)
+                with contextlib.suppress(OSError):
+                    _send_error(_lines(descriptor), opened)
                 return  # the next play tries anew
             _fork(partial(_play, descriptor, *opened))
             os.close(descriptor)
@@ -115,12 +111,7 @@ def _play(descriptor: int, env: Any, state: Any) -> None:
     except OSError:  # the host has gone
         return
     except Exception as error:
-        _send(lines, {"error": f"{type(error).__name__}: {error}"})
-
-
-def _tell(descriptor: int, error: Exception) -> None:
-    with contextlib.suppress(OSError):
-        _send(_lines(descriptor), {"error": f"{type(error).__name__}: {error}"})
+        _send_error(lines, error)
 
 
 def _lines(descriptor: int) -> TextIO:
@@ -132,8 +123,8 @@ def _send(lines: TextIO, message: dict[str, Any]) -> None:
     lines.flush()
 
 
-if __name__ == "__main__":
-    main()
+def _send_error(lines: TextIO, error: Exception) -> None:
+    _send(lines, {"error": f"{type(error).__name__}: {error}"})
 
 
 # Opens a game in the TextWorld engine. Imported only in the side process.
@@ -181,3 +172,7 @@ def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
         return deepcopy(function(*args, **kwargs))
 
     return copied
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,6 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.redaction import environment_without_keys
-from histobench.mint.alfworld import simulator
 
 MAX_ACTIONS = 50
 LOAD_TIMEOUT_S = 300.0
@@ -52,7 +51,10 @@ class Game:
     def step(self, command: str) -> str:
         """What the agent sees after a command."""
         if not self.done:
-            answer = self._ask(command)
+            with contextlib.suppress(OSError):  # the missing answer tells
+                self._lines.write(json.dumps(command) + "\n")
+                self._lines.flush()
+            answer = self._answer()
             self.actions += 1
             self.won = answer["won"]
             self._last = _ARRIVAL.sub("", answer["text"])
@@ -63,12 +65,6 @@ class Game:
         with contextlib.suppress(OSError):  # words that could not be delivered any more
             self._lines.close()
         self._connection.close()
-
-    def _ask(self, message: str) -> dict[str, Any]:
-        with contextlib.suppress(OSError):  # the missing answer tells
-            self._lines.write(json.dumps(message) + "\n")
-            self._lines.flush()
-        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         try:
@@ -87,7 +83,7 @@ class Simulator:
     """The side process that starts games; safe to use from several threads."""
 
     def __init__(self) -> None:
-        simulator.check()
+        check()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -160,11 +156,3 @@ def check() -> None:
         raise HistobenchError(
             f"the ALFWorld engine is not installed ({', '.join(missing)} missing); run: {INSTALL}"
         )
-
-
-def checkup() -> tuple[str, str, str]:
-    """Verdict, message and fix for `histobench doctor`."""
-    missing = missing_packages()
-    if missing:
-        return "WARN", "the engine is not installed; all other tasks work without it", INSTALL
-    return "PASS", "the engine is installed", ""

@@ -9,17 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.version import installed_entry_points
-from histobench.mint.configs import datasets
 from histobench.mint.sandbox.withheld import TASKS
-
-if TYPE_CHECKING:
-    from histobench.mint.tasks.base import Task
-    from histobench.mint.tools.base import Tool
-
+from histobench.mint.tasks.base import Task
+from histobench.mint.tools.base import Tool
 
 # Tools and tasks from other packages, found by their entry points.
 
@@ -29,12 +25,8 @@ TOOLS = "histobench.tools"
 @functools.cache
 def plugin_tools() -> dict[str, type[Tool]]:
     """Tool's name -> class, from the entry points `histobench.tools`."""
-    from histobench.mint.tools.base import Tool
-
     found: dict[str, type[Tool]] = {}
-    for entry, loaded in _loaded(TOOLS):
-        if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
-            raise HistobenchError(f"entry point {entry!r} of {TOOLS} is not a Tool class: {loaded!r}")
+    for _, loaded in _loaded(TOOLS, Tool):
         if loaded.name in found:
             other = found[loaded.name].__module__
             raise HistobenchError(f"two tools are called {loaded.name!r}: in {other} and {loaded.__module__}")
@@ -45,14 +37,7 @@ def plugin_tools() -> dict[str, type[Tool]]:
 @functools.cache
 def plugin_tasks() -> dict[str, type[Task]]:
     """Dataset's name -> task class, from the entry points `histobench.tasks`."""
-    from histobench.mint.tasks.base import Task
-
-    found: dict[str, type[Task]] = {}
-    for entry, loaded in _loaded(TASKS):
-        if not (isinstance(loaded, type) and issubclass(loaded, Task)):
-            raise HistobenchError(f"entry point {entry!r} of {TASKS} is not a Task class: {loaded!r}")
-        found[entry] = loaded
-    return found
+    return dict(_loaded(TASKS, Task))
 
 
 def get_plugin_tool(name: str) -> type[Tool]:
@@ -63,24 +48,28 @@ def get_plugin_tool(name: str) -> type[Tool]:
     return tools[name]
 
 
-def _loaded(group: str) -> list[tuple[str, Any]]:
-    loaded = []
+def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
+    """The classes of a kind that a group of entry points names."""
+    found = []
     for entry in installed_entry_points(group):
         try:
-            loaded.append((entry.name, entry.load()))
+            loaded = entry.load()
         except Exception as error:  # someone else's package: say whose, and go no further
             reason = f"{type(error).__name__}: {error}"
             raise HistobenchError(
                 f"the plug-in {entry.name!r} ({entry.value}) cannot be loaded: {reason}"
             ) from error
-    return loaded
+        if not (isinstance(loaded, type) and issubclass(loaded, base)):
+            raise HistobenchError(
+                f"entry point {entry.name!r} of {group} is not a {base.__name__} class: {loaded!r}"
+            )
+        found.append((entry.name, loaded))
+    return found
 
 
 #: What published configuration files call this package.
 PUBLISHED_PACKAGE = "mint."
 DATA_FILE = "test_prompts.json"
-
-
 #: Classes that `register` was given: tasks by their names, tools by module and name.
 _registered: dict[str, Any] = {}
 
@@ -115,9 +104,8 @@ class TaskDataset:
 
     def tools(self) -> list[Tool]:
         """Fresh tools for one episode."""
-        imports: Iterable[tuple[str, str]] = datasets.TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
-        if self.tool_imports is not None:
-            imports = self.tool_imports
+        usual = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
+        imports = usual if self.tool_imports is None else self.tool_imports
         classes = [import_class(module, name) for module, name in imports]
         classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
         return [_made(tool_class) for tool_class in classes]
@@ -125,13 +113,13 @@ class TaskDataset:
 
 def known_datasets() -> list[str]:
     """The names of all datasets: the table's first, then those of plug-ins."""
-    table = list(datasets.TASK_INFO_MAP)
+    table = list(TASK_INFO_MAP)
     return table + [name for name in plugin_tasks() if name not in table]
 
 
 def get_dataset(name: str) -> TaskDataset:
     """The dataset called `name`."""
-    info = datasets.TASK_INFO_MAP.get(name)
+    info = TASK_INFO_MAP.get(name)
     if info is not None:
         return TaskDataset(name, task_class(info["class"]), info["type"])
     if name in plugin_tasks():
@@ -180,11 +168,11 @@ def register(
     """
     family = type or task.task_type or dataset
     _registered[task.__name__] = task
-    datasets.TASK_INFO_MAP[dataset] = {"class": task.__name__, "type": family}
+    TASK_INFO_MAP[dataset] = {"class": task.__name__, "type": family}
     if tools is not None:
         given = list(tools)
         _registered.update({f"{tool.__module__}:{tool.__name__}": tool for tool in given})
-        datasets.TASK_TYPE_TO_TOOL_IMPORT[family] = [(tool.__module__, tool.__name__) for tool in given]
+        TASK_TYPE_TO_TOOL_IMPORT[family] = [(tool.__module__, tool.__name__) for tool in given]
 
 
 def task_class(name: str) -> Any:
@@ -212,8 +200,6 @@ def task_class(name: str) -> Any:
 
 def _imported_tasks() -> dict[str, Any]:
     """Every subclass of `Task` in this process by its name; a name that two have is nobody's."""
-    from histobench.mint.tasks.base import Task
-
     found: dict[str, list[Any]] = {}
     waiting: list[Any] = [Task]
     while waiting:

@@ -39,6 +39,7 @@ def cell_config(
     knowledge, _, form = cell.feedback_type.partition("-")
     known = config_variables.TASK_INFO_MAP.get(dataset.name)
     task_class = dataset.task_class
+    path = dataset.path(config_variables.DATASET_DIR).as_posix()
     return {
         "agent": dict(agent),
         "task": {
@@ -47,7 +48,7 @@ def cell_config(
             "tool_imports": [
                 list(entry) for entry in config_variables.TASK_TYPE_TO_TOOL_IMPORT.get(dataset.type, [])
             ],
-            "filepath": _data_file(dataset),
+            "filepath": f"{path}/" if dataset.is_games else path,
         },
         "output_dir": f"{config_variables.DATA_OUTPUTS_DIR}/{cell.path}",
         "env_config": cell.env_config,
@@ -80,8 +81,3 @@ def write_configs(
                 write_json(path, cell_config(cell, agent, provider, by_name[cell.dataset]))
                 written.append(path)
     return written
-
-
-def _data_file(dataset: TaskDataset) -> str:
-    path = dataset.path(config_variables.DATASET_DIR).as_posix()
-    return f"{path}/" if dataset.is_games else path

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from histobench.mint.envs.action import Action, CheckedCall, Fault
+from histobench.mint.envs.action import Action, CheckedCall
 from histobench.mint.envs.native_calls import PROPOSAL, PROPOSE, PYTHON
 from histobench.mint.envs.turn_loop import WRONG, ActionOutcome, Budget
 from histobench.mint.messages.parts import Image, Message, ToolCall, ToolResult, ToolSpec
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tasks.base import Task, checked
+from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools import check_unique_names
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError, ToolServiceError
@@ -44,12 +45,10 @@ SERVICE_FAILED = (
 
 def correction(action: Action, *, proposal: str | None = None) -> str:
     """The answer to an invalid message; `proposal` names the answering function where calls are native."""
+    only_reasoning = action.fault == "reasoning_only"
     if proposal is None:
-        return REASONING_ONLY if action.fault == "reasoning_only" else HELP
-    return _NATIVE.get(action.fault, NO_CALL).format(proposal=proposal)
-
-
-_NATIVE: dict[Fault, str] = {"reasoning_only": REASONING_ONLY_NO_CALL}
+        return REASONING_ONLY if only_reasoning else HELP
+    return (REASONING_ONLY_NO_CALL if only_reasoning else NO_CALL).format(proposal=proposal)
 
 
 CELL_TIMEOUT_S = 30.0
@@ -67,14 +66,7 @@ class GeneralEnv:
     #: The function that answers, where calls are native. Its name stays; a subclass may add parameters.
     proposal: ToolSpec = PROPOSAL
 
-    def __init__(
-        self,
-        task: Task,
-        tools: Sequence[Tool] = (),
-        *,
-        pool: SandboxPool | None = None,
-        cell_timeout: float = CELL_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, task: Task, tools: Sequence[Tool] = (), *, pool: SandboxPool | None = None) -> None:
         check_unique_names(tools)
         self.task = task
         self.tools = tuple(tools)
@@ -82,7 +74,7 @@ class GeneralEnv:
             tool.reset()
         self._shown: list[Image] = []
         self._repl = PythonREPL(
-            {tool.name: self._guarded(tool) for tool in self.tools}, cell_timeout, pool=pool
+            {tool.name: self._guarded(tool) for tool in self.tools}, CELL_TIMEOUT_S, pool=pool
         )
 
     def functions(self) -> tuple[ToolSpec, ...]:
@@ -197,23 +189,15 @@ def _failed(call: ToolCall, text: str) -> ToolResult:
 
 
 def open_environment(
-    task: Task,
-    tools: Sequence[Tool] = (),
-    *,
-    pool: SandboxPool | None = None,
-    cell_timeout: float = CELL_TIMEOUT_S,
+    task: Task, tools: Sequence[Tool] = (), *, pool: SandboxPool | None = None
 ) -> GeneralEnv:
     """A fresh environment; household tasks bring their own actions along, others may bring all of it."""
-    from histobench.mint.tasks.alfworld import AlfWorldTask
-    from histobench.mint.tasks.codegen import CodeGenTask
-
     if isinstance(task, CodeGenTask) and pool is not None:
         task.pool = pool
     if isinstance(task, AlfWorldTask):
-        return AlfWorldEnv(task, tools, pool=pool, cell_timeout=cell_timeout)
-    settings: dict[str, Any] = {"pool": pool, "cell_timeout": cell_timeout}
-    own: GeneralEnv | None = task.open_environment(tools, **settings)
-    return own if own is not None else GeneralEnv(task, tools, **settings)
+        return AlfWorldEnv(task, tools, pool=pool)
+    own: GeneralEnv | None = task.open_environment(tools, pool=pool)
+    return own if own is not None else GeneralEnv(task, tools, pool=pool)
 
 
 # The environment of ALFWorld: the actions are tools on the task's game, and acting can end the episode.
@@ -223,29 +207,21 @@ class AlfWorldEnv(GeneralEnv):
     """One game with its eleven actions in the Python session."""
 
     def __init__(
-        self,
-        task: AlfWorldTask,
-        tools: Sequence[Tool] = (),
-        *,
-        pool: SandboxPool | None = None,
-        cell_timeout: float = CELL_TIMEOUT_S,
+        self, task: AlfWorldTask, tools: Sequence[Tool] = (), *, pool: SandboxPool | None = None
     ) -> None:
         self._household = task
-        super().__init__(task, [*household_tools(task.game), *tools], pool=pool, cell_timeout=cell_timeout)
+        super().__init__(task, [*household_tools(task.game), *tools], pool=pool)
 
     def solved_by_acting(self) -> bool:
-        """Whether the simulator says that the goal is reached."""
         return self._household.solved()
 
     def close(self) -> None:
-        """End the session and the game."""
         super().close()
         self._household.close()
 
     def outcome(self, action: Action) -> ActionOutcome:
         """What comes of an action; a broken game is not the agent's doing: the episode is played again."""
         outcome = super().outcome(action)
-        failure = self._household.game.failure
-        if failure is not None:
+        if (failure := self._household.game.failure) is not None:
             raise failure
         return outcome

@@ -7,7 +7,7 @@ expert happen between these calls, elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from histobench.mint.envs.action import Action, Outcome
@@ -75,11 +75,7 @@ class State:
             "finished": self.finished,
             "success": self.success,
             "latest_output": self.latest_output,
-            "agent_action_count": {
-                "propose_solution": self.counts.propose_solution,
-                "use_tool": self.counts.use_tool,
-                "invalid_action": self.counts.invalid_action,
-            },
+            "agent_action_count": asdict(self.counts),
             "token_counter": dict(token_counter or {}),
             "terminate_reason": self.terminate_reason,
             "error": self.error,

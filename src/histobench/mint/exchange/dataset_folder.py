@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import atomic_path
+from histobench.core.files import atomic_path, write_text
 from histobench.core.version import __version__
 from histobench.mint.results.stored_episode import StoredEpisode
 
@@ -25,8 +25,7 @@ def write_dataset_folder(episodes: Sequence[StoredEpisode], folder: str | Path) 
     table = pa.Table.from_pylist([_row(episode) for episode in episodes], schema=_schema(pa))
     with atomic_path(folder / DATA) as temporary:
         pq.write_table(table, temporary)
-    with atomic_path(folder / CARD) as temporary:
-        temporary.write_text(_card(episodes), encoding="utf-8")
+    write_text(folder / CARD, _card(episodes))
 
 
 def _row(episode: StoredEpisode) -> dict[str, Any]:

@@ -24,12 +24,14 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import NONE, Cell
-from histobench.mint.inspect.log import TASK, log_outcomes
-from histobench.mint.inspect.solver import EPISODE, as_inspect_messages
+from histobench.mint.feedback.kind import FeedbackKind
+from histobench.mint.inspect.solver import EPISODE, EXPERT, as_inspect_messages
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.outcome import EpisodeOutcome
-from histobench.mint.results.stored_episode import StoredEpisode
+from histobench.mint.results.stored_episode import StoredEpisode, gave_answer_away
+from histobench.mint.runs.planned_cell import PLACEBO
 
+TASK = "histobench/mint"
 #: How scores of other benchmarks say that a sample was solved, or not; numbers are solved at 1.
 _VERDICTS = {CORRECT: True, INCORRECT: False, "yes": True, "no": False, "pass": True, "fail": False}
 
@@ -48,6 +50,56 @@ def write_inspect_logs(episodes: Sequence[StoredEpisode], folder: str | Path) ->
         write_eval_log(_log(cell, played), str(path))
         paths.append(path)
     return paths
+
+
+def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
+    """The finished episodes of a log of `histobench/mint`; samples that ended with an error are none."""
+    try:
+        header = read_eval_log(str(path), header_only=True).eval
+        samples = read_eval_log_samples(str(path), all_samples_required=False)
+        if header.task != TASK:
+            raise HistobenchError(f"{path} is a log of {header.task}, not of {TASK}")
+        expert, kind = _feedback(header)
+        for sample in samples:
+            episode = sample.store.get(EPISODE)
+            if episode is None:
+                continue
+            state = episode["state"]
+            counts = state["agent_action_count"]
+            yield EpisodeOutcome(
+                model=_short(header.model),
+                feedback_model=expert,
+                feedback_type=kind,
+                k=sample.metadata["k"],
+                task=sample.metadata["dataset"],
+                task_id=sample.metadata["task_id"],
+                success=state["success"],
+                proposals=counts["propose_solution"],
+                tool_calls=counts["use_tool"],
+                invalid=counts["invalid_action"],
+                terminate_reason=state["terminate_reason"],
+                tokens=state["token_counter"]["total_tokens"] or None,
+                leaked=gave_answer_away(episode["details"]),
+                family=sample.metadata["family"],
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise HistobenchError(f"{path} is not a readable log of {TASK} ({error!r})") from error
+
+
+def _feedback(header: EvalSpec) -> tuple[str, str]:
+    """Who gave feedback, and of which kind."""
+    form = header.task_args.get("feedback", "none")
+    if form == "none":
+        return NONE, NONE
+    kind = FeedbackKind(bool(header.task_args.get("gt", False)), form).name
+    if form == PLACEBO:
+        return PLACEBO, kind
+    role = (header.model_roles or {}).get(EXPERT)
+    return _short(role.model) if role is not None and not isinstance(role, list) else EXPERT, kind
+
+
+def _short(name: str) -> str:
+    return name.rsplit("/", 1)[-1]
 
 
 def import_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
@@ -76,11 +128,11 @@ def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:
     calls = sum(len(getattr(message, "tool_calls", None) or ()) for message in sample.messages)
     tokens = sum(usage.total_tokens for usage in sample.model_usage.values())
     return EpisodeOutcome(
-        model=header.model.rsplit("/", 1)[-1],
+        model=_short(header.model),
         feedback_model=NONE,
         feedback_type=NONE,
         k=max(1, sum(message.role == "assistant" for message in sample.messages)),
-        task=header.task.rsplit("/", 1)[-1],
+        task=_short(header.task),
         task_id=str(sample.id),
         success=success,
         proposals=1,

@@ -40,7 +40,7 @@ def read_all_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
 
 def _log_outcomes(path: Path) -> Iterator[EpisodeOutcome]:
     try:
-        from histobench.mint.inspect.log import log_outcomes
+        from histobench.mint.exchange.inspect_logs import log_outcomes
     except ImportError as error:
         raise HistobenchError(
             f"{path} is a log of Inspect; to read it, pip install 'histobench[inspect]'"

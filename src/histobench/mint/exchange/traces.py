@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import atomic_path
+from histobench.core.files import atomic_path, write_text
 from histobench.core.version import __version__
 from histobench.mint.envs.action import classify
 from histobench.mint.results.stored_episode import StoredEpisode
@@ -27,9 +27,7 @@ def write_spans(episodes: Sequence[StoredEpisode], path: str | Path) -> int:
     spans = [span for episode in timed for span in _spans(episode)]
     resource = {"attributes": _attributes({"service.name": "histobench", "service.version": __version__})}
     scope = {"scope": {"name": "histobench.mint", "version": __version__}, "spans": spans}
-    with atomic_path(path) as temporary:
-        document = {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
-        temporary.write_text(json.dumps(document), encoding="utf-8")
+    write_text(path, json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}))
     return len(episodes) - len(timed)
 
 
@@ -82,10 +80,8 @@ def _spans(episode: StoredEpisode) -> Iterator[dict[str, Any]]:
             until = times[number + 1][0] if number + 1 < len(times) else end - start
             tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "python"}
             tool["gen_ai.tool.call.arguments"] = action.content
-            span = _id(f"{name} tool {number}", 8)
-            yield _span(
-                trace, span, root, "execute_tool python", start + answered, start + until, tool, _INTERNAL
-            )
+            span, label = _id(f"{name} tool {number}", 8), "execute_tool python"
+            yield _span(trace, span, root, label, start + answered, start + until, tool, _INTERNAL)
 
 
 def _span(

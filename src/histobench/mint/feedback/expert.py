@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def expert_prompt(
         if knows_solution
         else NOT_GIVEN,
     }
-    return _template().format(**values)
+    return TEMPLATE.read_text(encoding="utf-8").removesuffix("\n").format(**values)
 
 
 def solution_line(reference: Any, *, published: bool) -> str:
@@ -63,11 +62,6 @@ def solution_line(reference: Any, *, published: bool) -> str:
     if reference is None or (published and not reference):
         return NOT_GIVEN
     return str(reference).strip()
-
-
-@cache
-def _template() -> str:
-    return TEMPLATE.read_text(encoding="utf-8").removesuffix("\n")
 
 
 # Did the expert give the answer away?

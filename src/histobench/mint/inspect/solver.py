@@ -23,7 +23,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
+from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message, ToolSpec
@@ -131,7 +131,7 @@ def mint_episode(playbook: Playbook) -> Solver:
         dataset = state.metadata["dataset"]
         planned, task = playbook.cells[dataset], playbook.tasks[dataset, state.metadata["task_id"]]
         model = get_model()
-        stop = stop_words(model)
+        stop = agent_stop_words(str(model).split("/", 1)[0])  # of the published agent for its provider
         player = InspectPlayer(model, Sampling(stop=stop), GenerateConfig(stop_seqs=list(stop)))
         expert = _expert(planned)
 
@@ -149,21 +149,15 @@ def mint_episode(playbook: Playbook) -> Solver:
     return solve
 
 
-def stop_words(model: Model) -> tuple[str, ...]:
-    """Those of the published agent for the model's provider."""
-    return agent_stop_words(str(model).split("/", 1)[0])
-
-
 def _expert(planned: PlannedCell) -> InspectPlayer | None:
     if planned.expert is None or planned.expert.kind.form == "placebo":
         return None
     model = get_model(role=EXPERT, required=True)
     sampling = planned.expert.sampling
-    stop = expert_stop_words()
     config = GenerateConfig(
-        temperature=sampling.temperature, max_tokens=sampling.max_tokens, stop_seqs=list(stop)
+        temperature=sampling.temperature, max_tokens=sampling.max_tokens, stop_seqs=list(EXPERT_STOP_WORDS)
     )
-    return InspectPlayer(model, Sampling(stop=stop), config)
+    return InspectPlayer(model, Sampling(stop=EXPERT_STOP_WORDS), config)
 
 
 def _keep(state: TaskState, finished: Finished, player: InspectPlayer) -> None:

@@ -61,10 +61,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that the model wants called.
-
-    `arguments` is None where what it wrote (`written`) is not a JSON object.
-    """
+    """A function that the model wants called; `arguments` is None where `written` is not a JSON object."""
 
     id: str
     name: str

@@ -28,10 +28,7 @@ RECORD = "record"
 
 
 def message_record(message: Message) -> dict[str, Any]:
-    """`role` and `content` as published; `parts` where there are any.
-
-    A picture is named by its hash; its file is beside the results.
-    """
+    """`role` and `content` as published; `parts` where there are any, pictures by their files."""
     record: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.parts:
         record["parts"] = [part_record(part) for part in message.parts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.envs.turn_loop import Budget
@@ -18,27 +17,11 @@ TASK_HEADER = "Task:\n"
 _FEEDBACK = "After each turn an expert may comment on what you did.\n\n"
 
 
-class Wording(Protocol):
-    """Where the words of a prompt come from."""
-
-    def template(self) -> str:
-        """The whole message, with names in braces where the parts go."""
-
-    def tools(self, tools: Sequence[Tool]) -> str:
-        """The list of tools; empty without tools."""
-
-    def example(self, task: Task, *, with_feedback: bool) -> str:
-        """One worked example."""
-
-    def task(self, task: Task) -> str:
-        """The task as the agent reads it."""
-
-
 class OwnWording:
     """The words of this project."""
 
     def template(self) -> str:
-        """Instructions, example, task."""
+        """The whole message, with names in braces where the parts go."""
         return (TEMPLATES / "with_tool.txt").read_text(encoding="utf-8").removesuffix("\n")
 
     def tools(self, tools: Sequence[Tool]) -> str:
@@ -52,6 +35,10 @@ class OwnWording:
     def task(self, task: Task) -> str:
         """The task's own prompt."""
         return task.prompt
+
+
+#: Where the words of a prompt come from.
+Wording = OwnWording | PublishedWording
 
 
 def first_message(

@@ -43,7 +43,11 @@ class LiteralSource:
         """The first text that the code of a class puts before something: `"text" + ...`."""
         for node in self._tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
-                return self._prefix(node)
+                for part in _in_order(node):
+                    match part:
+                        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Add()) if len(text) > 2:
+                            return text
+                raise HistobenchError(f"{self._path}: no text is put before the prompt in {name}")
         raise HistobenchError(f"{self._path}: no class {name}")
 
     def first_text_in_function(self, name: str, containing: str) -> str:
@@ -51,20 +55,10 @@ class LiteralSource:
         for node in self._tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 for part in _in_order(node):
-                    if (
-                        isinstance(part, ast.Constant)
-                        and isinstance(part.value, str)
-                        and containing in part.value
-                    ):
-                        return part.value
+                    match part:
+                        case ast.Constant(value=str(text)) if containing in text:
+                            return text
         raise HistobenchError(f"{self._path}: no text with {containing!r} in a function {name}")
-
-    def _prefix(self, node: ast.ClassDef) -> str:
-        for part in _in_order(node):
-            match part:
-                case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Add()) if len(text) > 2:
-                    return text
-        raise HistobenchError(f"{self._path}: no text is put before the prompt in {node.name}")
 
     def _texts(self, body: list[ast.stmt], names: Mapping[str, str]) -> dict[str, str]:
         texts = dict(names)
@@ -154,11 +148,10 @@ class PublishedWording:
 
     def task(self, task: Task) -> str:
         """The task with the published sentence before it."""
-        return self._prefix(type(task).__name__) + task.bare_prompt
-
-    def _prefix(self, name: str) -> str:
+        name = type(task).__name__
         path = PREFIXES.get(name)
-        return LiteralSource(self._folder / path).prefix_in_class(name) if path else ""
+        prefix = LiteralSource(self._folder / path).prefix_in_class(name) if path else ""
+        return prefix + task.bare_prompt
 
     @cached_property
     def _heading(self) -> str:

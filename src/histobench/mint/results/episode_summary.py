@@ -27,7 +27,10 @@ class CellSummary:
 
 def summarise_cell(output: str | Path, cell: Cell) -> CellSummary | None:
     """All episodes of a cell below a folder, repeated runs included; `None` without any."""
-    files = [path for path in sorted(Path(output).glob(f"**/{FILE}")) if _is_of(path, output, cell)]
+    found = sorted(Path(output).glob(f"**/{FILE}"))
+    files = [
+        path for path in found if f"/{path.parent.relative_to(output).as_posix()}".endswith(f"/{cell.path}")
+    ]
     episodes = list(read_files(files))
     return summarise(episodes) if episodes else None
 
@@ -44,8 +47,3 @@ def summarise(episodes: Sequence[StoredEpisode]) -> CellSummary:
         invalid=sum(outcome.invalid for outcome in outcomes) / n,
         tokens=mean_tokens(outcomes),
     )
-
-
-def _is_of(path: Path, output: str | Path, cell: Cell) -> bool:
-    relative = path.parent.relative_to(output).as_posix()
-    return relative == cell.path or relative.endswith(f"/{cell.path}")

@@ -62,10 +62,10 @@ class EpisodeOutcome:
     outcome: str = ""
 
     def __post_init__(self) -> None:
-        if (
-            not self.outcome or (self.outcome == SOLVED) != self.success
-        ):  # not told, or scored again by another rule
-            object.__setattr__(self, "outcome", _outcome_of(self.success, self.terminate_reason))
+        # Not told, or scored again by another rule.
+        if not self.outcome or (self.outcome == SOLVED) != self.success:
+            read = SOLVED if self.success else _ENDINGS.get(self.terminate_reason, "wrong")
+            object.__setattr__(self, "outcome", read)
         if not self.family:  # a dataset of no known family is its own
             object.__setattr__(self, "family", FAMILIES.get(self.task, self.task))
 
@@ -76,9 +76,8 @@ class EpisodeOutcome:
         >>> EpisodeOutcome("m", "e", "GT-binary", 5, "gsm8k", "1", True).run_name
         'm + e GT-binary, k=5'
         """
-        expert = (
-            "" if self.feedback_model == NO_FEEDBACK else f" + {self.feedback_model} {self.feedback_type}"
-        )
+        helped = self.feedback_model != NO_FEEDBACK
+        expert = f" + {self.feedback_model} {self.feedback_type}" if helped else ""
         return f"{self.model}{expert}, k={self.k}"
 
     @property
@@ -156,10 +155,6 @@ def mean_tokens(outcomes: Iterable[EpisodeOutcome]) -> float | None:
     tokens = [outcome.tokens for outcome in outcomes]
     known = [number for number in tokens if number is not None]
     return sum(known) / len(known) if known and len(known) == len(tokens) else None
-
-
-def _outcome_of(success: bool, terminate_reason: str) -> str:
-    return SOLVED if success else _ENDINGS.get(terminate_reason, "wrong")
 
 
 def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:

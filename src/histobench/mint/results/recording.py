@@ -126,13 +126,11 @@ def _recording(run: str, record: dict[str, Any]) -> Recording:
         flags=frozenset(record.get("flags", ())),
         error=record.get("error"),
         feedback_model=feedback["model"] if feedback else NO_FEEDBACK,
-        feedback_type=_feedback_type(feedback) if feedback else NO_FEEDBACK,
+        feedback_type=f"{'GT' if feedback['gt'] else 'no_GT'}-{feedback['form']}"
+        if feedback
+        else NO_FEEDBACK,
         won=(record.get("reference_replay") or {}).get("env_won"),
     )
-
-
-def _feedback_type(feedback: dict[str, Any]) -> str:
-    return f"{'GT' if feedback['gt'] else 'no_GT'}-{feedback['form']}"
 
 
 def _turn(turn: dict[str, Any]) -> Turn:

@@ -57,21 +57,13 @@ def dialect_rows(outcomes: Iterable[EpisodeOutcome]) -> list[DialectRow]:
         model, native = outcome.model.removesuffix(NATIVE), outcome.model.endswith(NATIVE)
         feedback = f"{outcome.feedback_model} {outcome.feedback_type}"
         sides[model, feedback, outcome.k][native].append(outcome)
-    return [
-        row
-        for key, (text, native) in sorted(sides.items())
-        if (row := _side_row(key, text, native)) is not None
-    ]
-
-
-def _side_row(
-    key: tuple[str, str, int], text: Sequence[EpisodeOutcome], native: Sequence[EpisodeOutcome]
-) -> DialectRow | None:
-    shared = {outcome.key for outcome in text} & {outcome.key for outcome in native}
-    if not shared:
-        return None
-    both = [[outcome for outcome in side if outcome.key in shared] for side in (text, native)]
-    return DialectRow(*key, len(shared), _side(both[0]), _side(both[1]), gain(both[1], both[0]))
+    rows = []
+    for key, both in sorted(sides.items()):
+        shared = {outcome.key for outcome in both[0]} & {outcome.key for outcome in both[1]}
+        if shared:
+            text, calls = ([outcome for outcome in side if outcome.key in shared] for side in both)
+            rows.append(DialectRow(*key, len(shared), _side(text), _side(calls), gain(calls, text)))
+    return rows
 
 
 def _side(outcomes: Sequence[EpisodeOutcome]) -> DialectSide:
@@ -163,14 +155,9 @@ def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[Grou
     groups: dict[tuple[str, str], list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.feedback_model == NO_FEEDBACK:
-            groups[outcome.model, _group(outcome, by)].append(outcome)
+            group = {"dataset": outcome.task, "family": outcome.family}.get(by, ALL)
+            groups[outcome.model, group].append(outcome)
     return [_group_row(model, group, groups[model, group]) for model, group in sorted(groups)]
-
-
-def _group(outcome: EpisodeOutcome, by: str) -> str:
-    if by == "dataset":
-        return outcome.task
-    return outcome.family if by == "family" else ALL
 
 
 def _group_row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow:

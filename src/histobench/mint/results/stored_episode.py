@@ -50,10 +50,7 @@ def _by_task(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def spent_below(folder: str | Path, *, without: str) -> float:
-    """Dollars paid for the finished episodes of all runs below a folder, as far as they are known.
-
-    What lies in its subfolder `without` does not count.
-    """
+    """Dollars paid for the finished episodes below a folder, as far as known; not below its `without`."""
     folder = Path(folder)
     files = (path for path in folder.glob(f"**/{DETAILS}") if path.relative_to(folder).parts[0] != without)
     costs = (record.get("cost") for path in files for record in read_details(path).values())

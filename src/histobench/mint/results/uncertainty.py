@@ -19,38 +19,30 @@ from histobench.statistics.resampling import PairedDifference
 
 LEVEL = 0.95
 METHOD = "Korn-Graubard over tasks"
+_ONE_TASK = Interval(None, None, LEVEL, METHOD, 0, "one task says nothing about others")
 
 Floats = NDArray[np.float64]
 
 
-def rate_interval(outcomes: Sequence[EpisodeOutcome], *, level: float = LEVEL) -> Interval:
+def rate_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval:
     """The interval of a success rate (as a share) over tasks, within datasets.
 
     Repeated episodes of a task stay together: `clustered_bounds`; `studies/agent_coverage.py` measures it.
     """
     played = _by_task(outcomes)
     if len(played) < 2:
-        return Interval(None, None, level, METHOD, 0, "one task says nothing about others")
+        return _ONE_TASK
     solved, tries = np.array(list(played.values()), dtype=np.float64).T
-    low, high = clustered_bounds(solved, tries, strata=[task for task, _ in played], level=level)
-    return Interval(low, high, level, METHOD, 0)
+    low, high = clustered_bounds(solved, tries, strata=[task for task, _ in played], level=LEVEL)
+    return Interval(low, high, LEVEL, METHOD, 0)
 
 
-def share_interval(shares: Floats, *, level: float = LEVEL) -> Interval:
-    """The interval of the mean of one share for each task, such as pass^k."""
-    if len(shares) < 2:
-        return Interval(None, None, level, METHOD, 0, "one task says nothing about others")
-    return Interval(*clustered_bounds(shares, np.ones(len(shares)), level=level), level, METHOD, 0)
-
-
-def gain(
-    first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, level: float = LEVEL
-) -> PairedDifference | None:
+def gain(first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]) -> PairedDifference | None:
     """Success of `first` minus success of `second` on the tasks that both have played; `None` without any.
 
     Student's t over tasks, within datasets, with two tasks added of which each agent wins one (Bonett and
     Price 2012): few tasks of which most end alike would otherwise show no spread. The interval excludes 0
-    exactly where the p-value is below 1 - level.
+    exactly where the p-value is below 1 - LEVEL.
     """
     sides = [_by_task(outcomes) for outcomes in (first, second)]
     shared = sorted(sides[0].keys() & sides[1].keys())
@@ -64,12 +56,12 @@ def gain(
     difference = float(rates[0] - rates[1])
     # How far each task moves either rate, in tasks; with equal tries its own difference from the mean.
     moved = n * (solved - rates[:, None] * played) / played.sum(axis=1, keepdims=True)
-    interval, p_value = _t_over_tasks(difference, moved[0] - moved[1], shared, most=1.0, level=level)
+    interval, p_value = _t_over_tasks(difference, moved[0] - moved[1], shared, most=1.0)
     return PairedDifference(difference, interval, p_value)
 
 
 def _t_over_tasks(
-    value: float, each: Floats, tasks: Sequence[tuple[str, str]], *, most: float, level: float
+    value: float, each: Floats, tasks: Sequence[tuple[str, str]], *, most: float
 ) -> tuple[Interval, float]:
     """Interval and p-value of a mean over tasks, whose part of it is `each` [n], within datasets.
 
@@ -81,8 +73,8 @@ def _t_over_tasks(
     within = each - (np.bincount(datasets, each) / sizes)[datasets]
     error = float(np.sqrt((within @ within + 2 * most**2) / (n + 2) / (n + 1)))
     middle, freedom = value * n / (n + 2), max(n - len(sizes), 1.0)
-    half = t_quantile(freedom, level) * error
-    interval = Interval(max(middle - half, -most), min(middle + half, most), level, "t over tasks")
+    half = t_quantile(freedom, LEVEL) * error
+    interval = Interval(max(middle - half, -most), min(middle + half, most), LEVEL, "t over tasks")
     return interval, float(t_p_value(middle / error, freedom))
 
 
@@ -91,7 +83,7 @@ def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], tuple[
     return {key: (sum(results), len(results)) for key, results in by_task(outcomes).items()}
 
 
-def slope_interval(outcomes: Sequence[EpisodeOutcome], *, level: float = LEVEL) -> Interval | None:
+def slope_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval | None:
     """The interval of the improvement rate in points per turn; `None` with fewer than two budgets.
 
     Student's t over tasks, each with its episodes of all budgets, as in `gain`: with two budgets that are one
@@ -111,7 +103,7 @@ def slope_interval(outcomes: Sequence[EpisodeOutcome], *, level: float = LEVEL) 
     rates = solved.sum(axis=1) / tries.sum(axis=1)
     moved = len(tasks) * (solved - rates[:, None] * tries) / tries.sum(axis=1, keepdims=True)
     steepest = float(weight[weight > 0].sum())
-    return _t_over_tasks(float(weight @ rates), weight @ moved, tasks, most=steepest, level=level)[0]
+    return _t_over_tasks(float(weight @ rates), weight @ moved, tasks, most=steepest)[0]
 
 
 # Success rates over the budget k, and what they say about learning from interaction.
@@ -195,7 +187,11 @@ def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
 def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interval | None:
     """The interval of `pass_hat` over tasks; `None` where some task has fewer tries."""
     shares = _shares_in_all(outcomes, tries)
-    return None if shares is None else share_interval(np.array(shares, dtype=np.float64))
+    if shares is None:
+        return None
+    if len(shares) < 2:
+        return _ONE_TASK
+    return Interval(*clustered_bounds(shares, np.ones(len(shares)), level=LEVEL), LEVEL, METHOD, 0)
 
 
 def _shares_in_all(outcomes: Sequence[EpisodeOutcome], tries: int) -> list[float] | None:

@@ -59,14 +59,9 @@ def bubblewrap_command(
     empty folder in its place, with the interpreter bound inside.
     """
     program = bubblewrap_path() or "bwrap"
-    command = [
-        program,
-        *_namespace_options(),
-        *_file_options(withheld),
-        *_environment_options(environment),
-        "--",
-        *inner,
-    ]
+    variables = [word for name, value in environment.items() for word in ("--setenv", name, value)]
+    options = [*_namespace_options(), *_file_options(withheld), "--clearenv", *variables]
+    command = [program, *options, "--", *inner]
     if os.getuid() != 0:
         return command
     python = os.path.realpath(sys.executable)
@@ -121,13 +116,6 @@ def _file_options(withheld: Sequence[str]) -> list[str]:
         # An episode mounts a scratch folder of its own over this one, but /tmp is the same for all.
         options += ["--remount-ro", "/tmp"]
     return [*options, "--chdir", scratch_folder(), "--remount-ro", "/"]
-
-
-def _environment_options(environment: dict[str, str]) -> list[str]:
-    options = ["--clearenv"]
-    for name, value in environment.items():
-        options += ["--setenv", name, value]
-    return options
 
 
 def _openings() -> list[str]:

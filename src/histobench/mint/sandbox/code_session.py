@@ -74,11 +74,7 @@ class CodeSession:
     """
 
     def __init__(
-        self,
-        take: Callable[[], Session],
-        tools: dict[str, Callable[..., Any]],
-        *,
-        limits: Limits,
+        self, take: Callable[[], Session], tools: dict[str, Callable[..., Any]], *, limits: Limits
     ) -> None:
         self._take = take
         self._tools = tools
@@ -142,21 +138,17 @@ class CodeSession:
         return CellResult(f"{message}\n{_RESTARTED}\n", "killed")
 
     def _obituary(self, reason: str) -> str:
-        if reason == "memory":
-            return f"MemoryError: the session held more than {self._limits.memory_mb} MB and was ended."
-        if reason == "disk":
-            return (
-                f"OSError: the session's files took more than {self._limits.scratch_mb} MB, were too many "
-                "or lay too deep; it was ended."
-            )
-        if reason == "cpu":
-            seconds = self._limits.cpu_seconds
-            return (
-                f"TimeoutError: the session used more than {seconds} seconds of processor time; it was ended."
-            )
-        if reason == "sessions":
-            return "OSError: the session's processes had opened too many sessions of their own; it was ended."
-        return "The Python process ended during this cell."
+        limits = self._limits
+        words = {
+            "memory": f"MemoryError: the session held more than {limits.memory_mb} MB and was ended.",
+            "disk": f"OSError: the session's files took more than {limits.scratch_mb} MB, were too many "
+            "or lay too deep; it was ended.",
+            "cpu": f"TimeoutError: the session used more than {limits.cpu_seconds} seconds of processor "
+            "time; it was ended.",
+            "sessions": "OSError: the session's processes had opened too many sessions of their own; "
+            "it was ended.",
+        }
+        return words.get(reason, "The Python process ended during this cell.")
 
     def _attend(self, channel: Channel, number: int, deadline: Deadline) -> CellResult:
         """Serve tool calls until the cell is done. Every message comes from model code as far as we know."""

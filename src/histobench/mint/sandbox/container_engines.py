@@ -7,14 +7,21 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from histobench.core.redaction import environment_without_keys
-from histobench.mint.sandbox.bubblewrap import NOBODY
-from histobench.mint.sandbox.container_view import ContainerView
+from histobench.mint.sandbox.bubblewrap import GUEST_PARENT, NOBODY, scratch_folder
+from histobench.mint.sandbox.interpreter import (
+    SYSTEM_FILES,
+    SYSTEM_FOLDERS,
+    guest_folder,
+    interpreter_folders,
+)
 from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.withheld import withheld_within
 
 _PREPARE_SECONDS = 120
 _NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
@@ -27,22 +34,67 @@ class EngineError(Exception):
     """The engine is missing or refuses."""
 
 
-class ContainerEngine(Protocol):
-    """Runs containers; `folder` is a private one of the host that lasts as long as the engine is used."""
+# What a container shows of the host: the system and this interpreter, read-only, on an empty root.
 
-    def prepare(self) -> None:
-        """What has to be done once; EngineError says why it cannot."""
 
-    def run(self, container: str, inner: list[str]) -> list[str]:
-        """The command that runs `inner` in a new container, with its standard streams."""
+@dataclass(frozen=True)
+class ContainerView:
+    """Bind mounts (host path, path inside), folders and files that appear empty, and symbolic links."""
 
-    def remove(self, container: str) -> list[str]:
-        """The command that ends a container and all that is in it, whatever state it is in."""
+    binds: tuple[tuple[str, str], ...]
+    empty_folders: tuple[str, ...]
+    empty_files: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]  # where it points, where it lies
+    scratch: str
+
+    def make_root(self, folder: str) -> None:
+        """Fill the empty `folder` with the links and with a place for every mount."""
+        root = Path(folder)
+        for target, link in self.links:
+            (root / link.lstrip("/")).symlink_to(target)
+        places = [inside for outside, inside in self.binds if os.path.isdir(outside)]
+        for inside in (*places, self.scratch, "/proc", "/dev", "/tmp"):
+            (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        for _, inside in self.binds:
+            place = root / inside.lstrip("/")
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.touch()
+        for path in (root, *root.rglob("*")):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+        (root / self.scratch.lstrip("/")).chmod(0o1777)  # engines copy this to what they mount there
+
+
+def container_view(withheld: Sequence[str]) -> ContainerView:
+    """The view for this interpreter, without what is `withheld`."""
+    links, binds = [], []
+    for folder in SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            links.append((os.readlink(folder), folder))
+        elif os.path.isdir(folder):
+            binds.append((folder, folder))
+    binds += [(path, path) for path in SYSTEM_FILES if os.path.exists(path)]
+    binds += [(folder, folder) for folder in interpreter_folders()]
+    binds.append((guest_folder(), f"{GUEST_PARENT}/guest"))
+    hidden = [
+        path for folder, _ in binds if os.path.isdir(folder) for path in withheld_within(folder, withheld)
+    ]
+    return ContainerView(
+        binds=tuple(binds),
+        empty_folders=tuple(path for path in hidden if os.path.isdir(path)),
+        empty_files=tuple(path for path in hidden if not os.path.isdir(path)),
+        links=tuple(links),
+        scratch=scratch_folder(),
+    )
+
+
+# How an engine is asked.
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What every engine needs to know."""
+    """What every engine needs to know; `folder` is a private one of the host, for as long as it is used."""
 
     folder: str
     view: ContainerView
@@ -75,7 +127,7 @@ class DockerLike:
         self._image = [name]
 
     def run(self, container: str, inner: list[str]) -> list[str]:
-        """One container that is removed when it ends."""
+        """The command that runs `inner` in a new container, which is removed when it ends."""
         limits, view = self._around.limits, self._around.view
         memory = f"{limits.memory_mb + 2 * limits.scratch_mb}m"
         scratch = f"rw,nosuid,nodev,size={limits.scratch_mb}m,mode=1777"
@@ -107,7 +159,7 @@ class DockerLike:
         return [self._program, "run", *options, *self._image, *inner]
 
     def remove(self, container: str) -> list[str]:
-        """By force, at once; Podman would wait for ten seconds first."""
+        """The command that ends a container by force, at once; Podman would wait for ten seconds first."""
         at_once = ["--time", "0"] if self._program == "podman" else []
         return [self._program, "rm", "--force", *at_once, container]
 
@@ -129,13 +181,13 @@ class Gvisor:
             raise EngineError("runsc is not installed")
 
     def run(self, container: str, inner: list[str]) -> list[str]:
-        """A bundle of its own for each container: its settings are the command line."""
+        """The command that runs `inner` in a new container, whose settings are a bundle of its own."""
         bundle = Path(tempfile.mkdtemp(prefix=f"{container}-", dir=self._around.folder))
         (bundle / "config.json").write_text(json.dumps(self._settings(container, inner)), encoding="utf-8")
         return [*self._global, "run", "--bundle", str(bundle), container]
 
     def remove(self, container: str) -> list[str]:
-        """By force, at once."""
+        """The command that ends a container by force, at once."""
         return [*self._global, "delete", "--force", container]
 
     def _settings(self, container: str, inner: list[str]) -> dict[str, Any]:
@@ -173,7 +225,7 @@ class Gvisor:
         }
 
 
-def engine_named(name: str, around: Surroundings) -> ContainerEngine:
+def engine_named(name: str, around: Surroundings) -> DockerLike | Gvisor:
     """The engine behind a backend's name."""
     return Gvisor(around) if name == "gvisor" else DockerLike(name, around)
 

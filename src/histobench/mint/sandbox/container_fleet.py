@@ -7,30 +7,23 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import IO
 
 from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import GUEST_PARENT
-from histobench.mint.sandbox.container_engines import EngineError, Surroundings, engine_named
-from histobench.mint.sandbox.container_view import container_view
+from histobench.mint.sandbox.container_engines import EngineError, Surroundings, container_view, engine_named
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
 from histobench.mint.sandbox.interpreter import SYSTEM_FOLDERS, interpreter_folders
-from histobench.mint.sandbox.launch import guest_environment
-from histobench.mint.sandbox.limits import Limits
-from histobench.mint.sandbox.zygote_process import SandboxError
+from histobench.mint.sandbox.launch import SessionSetup, guest_command, guest_environment
+from histobench.mint.sandbox.zygote_process import SandboxError, last_line
 
 CONTAINERS = ("gvisor", "podman", "docker")
 
-_BOOT = (
-    f"import sys; sys.path.insert(0, {GUEST_PARENT!r}); from guest.solo import main; del sys.path[0]; main()"
-)
 _SEND_SECONDS = 10.0
 _REMOVE_SECONDS = 60.0
 _NO_LIMIT = 1 << 20
@@ -39,16 +32,7 @@ _NO_LIMIT = 1 << 20
 class ContainerFleet:
     """The running containers of one pool."""
 
-    def __init__(
-        self,
-        backend: str,
-        *,
-        preload: tuple[str, ...],
-        shell: str,
-        limits: Limits,
-        hash_seed: int,
-        withheld: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, backend: str, setup: SessionSetup) -> None:
         self.backend = backend
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -57,14 +41,15 @@ class ContainerFleet:
         self._closed = False
         self._removers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="container-remover")
         self._folder, self._claim = claimed_folder("histobench-containers-")
-        view = container_view(withheld)
-        around = Surroundings(self._folder, view, guest_environment(view.scratch, hash_seed), limits)
+        view = container_view(setup.withheld)
+        environment = guest_environment(view.scratch, setup.hash_seed)
+        around = Surroundings(self._folder, view, environment, setup.limits)
         os.mkdir(around.root())
         view.make_root(around.root())
         # The engine counts processes; the kernel's count goes by user id and would include other containers.
-        own = {**asdict(limits), "processes": _NO_LIMIT}
+        own = {**asdict(setup.limits), "processes": _NO_LIMIT}
         packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
-        self._config = {"op": "config", "preload": list(preload), "shell": shell, "limits": own}
+        self._config = {"op": "config", "preload": list(setup.preload), "shell": setup.shell, "limits": own}
         self._config |= {"packages": packages, "scratch_root": view.scratch}
         self._engine = engine_named(backend, around)
         try:
@@ -85,7 +70,7 @@ class ContainerFleet:
             self._next += 1
             number = self._next
         container = f"histobench-{os.getpid()}-{secrets.token_hex(6)}"
-        inner = [sys.executable, "-s", "-P", "-c", _BOOT]
+        inner = guest_command("solo", GUEST_PARENT)
         errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             try:
@@ -117,11 +102,7 @@ class ContainerFleet:
         if found is None:
             return ""
         _, process, errors = found
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=2)
-        errors.seek(0)
-        lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        return last_line(process, errors)
 
     def kill(self, number: int) -> None:
         """End a container and everything in it; harmless when it has ended already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,23 @@ from histobench.mint.sandbox.interpreter import (
     guest_folder,
     interpreter_folders,
 )
+from histobench.mint.sandbox.limits import Limits
 from histobench.mint.sandbox.withheld import readable_rest
 
-_BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.zygote import main; del sys.path[0]; main()"
+_BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.{module} import main; del sys.path[0]; main()"
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _KERNEL_FILES = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/version")
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """What every session of a pool starts with; `shell` is "ipython" or "plain"."""
+
+    preload: tuple[str, ...]
+    shell: str
+    limits: Limits
+    withheld: Sequence[str] = ()
+    hash_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,27 +45,25 @@ class Launch:
     config: dict[str, Any]
 
 
-def plan_launch(
-    backend: str, *, descriptor: int, scratch: str | None, hash_seed: int, withheld: Sequence[str] = ()
-) -> Launch:
+def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: str | None) -> Launch:
     """The launch on `backend`; `scratch` holds the files of episodes that have no tmpfs of their own."""
     packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
     scratch = scratch or scratch_folder()
     config: dict[str, Any] = {"scratch_root": scratch, "packages": packages}
-    environment = guest_environment(scratch, hash_seed)
+    config |= {"preload": list(setup.preload), "shell": setup.shell, "limits": asdict(setup.limits)}
+    environment = guest_environment(scratch, setup.hash_seed)
     if backend == "bubblewrap":
         config["isolation"] = "namespaces"
-        command = bubblewrap_command(
-            _zygote_command(GUEST_PARENT, descriptor), environment, withheld=withheld
-        )
+        inner = [*guest_command("zygote", GUEST_PARENT), str(descriptor)]
+        command = bubblewrap_command(inner, environment, withheld=setup.withheld)
     else:
         config["isolation"] = "landlock" if backend == "landlock" else "none"
         config["behind_closed_folder"] = any(closed_ancestor(folder) for folder in interpreter_folders())
-        rests = [readable_rest(folder, withheld) for folder in packages]
+        rests = [readable_rest(folder, setup.withheld) for folder in packages]
         config["readable"] = [path for read, _ in rests for path in read]
         config["readable"] += [*SYSTEM_FILES, *_DEVICES, *_KERNEL_FILES]
         config["listable"] = [path for _, listed in rests for path in listed]
-        command = _zygote_command(str(Path(guest_folder()).parent), descriptor)
+        command = [*guest_command("zygote", str(Path(guest_folder()).parent)), str(descriptor)]
     return Launch(command, environment, config)
 
 
@@ -62,8 +72,9 @@ def needs_scratch(backend: str) -> bool:
     return backend != "bubblewrap"
 
 
-def _zygote_command(parent: str, descriptor: int) -> list[str]:
-    return [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent), str(descriptor)]
+def guest_command(module: str, parent: str) -> list[str]:
+    """The command that runs a module of the guest, whose folder lies in `parent`."""
+    return [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent, module=module)]
 
 
 def guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.util import cache_from_source, find_spec
 from typing import Any
@@ -19,6 +20,7 @@ from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.code_session import CodeSession, Session
 from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
 from histobench.mint.sandbox.control_groups import group_for_episodes
+from histobench.mint.sandbox.launch import SessionSetup
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.withheld import withheld_paths
 from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess
@@ -60,41 +62,18 @@ ISOLATING = ("bubblewrap", "landlock")
 class SandboxPool:
     """Hands out fresh sessions; usable from many threads at once."""
 
-    def __init__(
-        self,
-        backend: str,
-        *,
-        preload: tuple[str, ...],
-        shell: str,
-        limits: Limits,
-        warm: int,
-        hash_seed: int,
-        withheld: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, backend: str, setup: SessionSetup, *, warm: int) -> None:
         self.backend = backend
-        self.limits = limits
-        source = ContainerFleet if backend in CONTAINERS else ZygoteProcess
-        self._start: Callable[[], ZygoteProcess | ContainerFleet] = lambda: source(
-            backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed, withheld=withheld
-        )
-        # Started when it is needed. A container is a new program each time, and needs no second source.
-        self._for_tests: ZygoteProcess | None = None
-        self._start_for_tests: Callable[[], ZygoteProcess] | None = None
-        if backend not in CONTAINERS:
-            self._start_for_tests = lambda: ZygoteProcess(
-                backend,
-                preload=tuple(name for name in preload if name == "numpy"),
-                shell="plain",
-                limits=limits,
-                hash_seed=hash_seed + 1,
-                withheld=withheld,
-            )
+        self.limits = setup.limits
+        self._setup = setup
+        self._source = ContainerFleet if backend in CONTAINERS else ZygoteProcess
+        self._for_tests: ZygoteProcess | None = None  # started when it is needed
         self._lock = threading.Lock()
         self._warm = warm
         self._idle: deque[Session] = deque()
         self._closed = False
         self._owner = os.getpid()
-        self._zygote = self._start()
+        self._zygote: ZygoteProcess | ContainerFleet = self._source(backend, setup)
         try:
             # The first session proves that confining works here; a pool that opens is a pool that isolates.
             first = Session(self._zygote)
@@ -105,10 +84,7 @@ class SandboxPool:
         self._idle.append(first)
         self._refill()
 
-    def episode(
-        self,
-        tools: Mapping[str, Callable[..., Any]] | None = None,
-    ) -> CodeSession:
+    def episode(self, tools: Mapping[str, Callable[..., Any]] | None = None) -> CodeSession:
         """A fresh Python session that can call `tools`, which run here, by their names."""
         return CodeSession(self.take, dict(tools or {}), limits=self.limits)
 
@@ -121,7 +97,7 @@ class SandboxPool:
                     session.channel.close()
                 self._idle.clear()
                 self._zygote.close()
-                self._zygote = self._start()
+                self._zygote = self._source(self.backend, self._setup)
             session = self._idle.popleft() if self._idle else Session(self._zygote)
             self._refill()
             return session
@@ -132,14 +108,17 @@ class SandboxPool:
         Its process is a fork of a zygote of its own: nothing that a program learns about addresses in its
         process is true in this one.
         """
-        if self._start_for_tests is None:
-            return self.take()
+        if self.backend in CONTAINERS:
+            return self.take()  # a container is a new program each time, and needs no second source
         with self._lock:
             self._require_open()
             if self._for_tests is None or not self._for_tests.alive():
                 if self._for_tests is not None:
                     self._for_tests.close()
-                self._for_tests = self._start_for_tests()
+                preload = tuple(name for name in self._setup.preload if name == "numpy")
+                seed = self._setup.hash_seed + 1
+                setup = replace(self._setup, preload=preload, shell="plain", hash_seed=seed)
+                self._for_tests = ZygoteProcess(self.backend, setup)
             return Session(self._for_tests)
 
     def is_own(self) -> bool:
@@ -197,7 +176,6 @@ def open_sandbox(
     shell: str | None = None,
     limits: Limits | None = None,
     warm: int = 2,
-    hash_seed: int = 0,
     withhold: Iterable[str | os.PathLike[str]] = (),
 ) -> SandboxPool:
     """Open a pool on the strongest backend that works here, or on the one named.
@@ -212,26 +190,13 @@ def open_sandbox(
         preload = tuple(name for name in SCIENCE if find_spec(name.partition(".")[0]))
     shell = shell or ("ipython" if find_spec("IPython") else "plain")
     ensure_compiled((*preload, "IPython.core.interactiveshell") if shell == "ipython" else preload)
-
-    withheld = withheld_paths(withhold)
-
-    def attempt(name: str) -> SandboxPool:
-        return SandboxPool(
-            name,
-            preload=preload,
-            shell=shell,
-            limits=limits or Limits(),
-            warm=warm,
-            hash_seed=hash_seed,
-            withheld=withheld,
-        )
-
+    setup = SessionSetup(preload, shell, limits or Limits(), withheld_paths(withhold))
     if backend != "auto":
-        return attempt(backend)
+        return SandboxPool(backend, setup, warm=warm)
     refusals = []
     for name in ISOLATING:
         try:
-            return attempt(name)
+            return SandboxPool(name, setup, warm=warm)
         except SandboxError as error:
             refusals.append(f"{name}: {error}")
     raise SandboxError(

@@ -66,8 +66,8 @@ def run_unit_tests(
             if loaded.get("op") != "loaded" or "error" in loaded:
                 return _failed(loaded.get("why"))
             if assertions is not None:
-                return _compared(_Questions(program), assertions)
-            return _tested(_Questions(program), side(pool.take_for_tests()), tests, wording)
+                return _compared(program, assertions)
+            return _tested(program, side(pool.take_for_tests()), tests, wording)
         except (LongMessageError, _EndedError) as error:
             return _failed(error)
 
@@ -94,10 +94,7 @@ class _Side:
             raise _EndedError(self._why()) from error
 
     def receive(self, *, checked: bool = False) -> dict[str, Any]:
-        """The next message, or `_EndedError` with the reason why there is none.
-
-        `checked`: it must be an answer, and what is in it must be data.
-        """
+        """The next message (`checked`: an answer of data alone), or `_EndedError` with the reason."""
         self._deadline.extend(time.monotonic() - self._paused_at)
         try:
             message = next_message(self._channel, self._deadline)
@@ -116,6 +113,11 @@ class _Side:
         self._paused_at = time.monotonic()
         return message
 
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The program's checked answer to one question."""
+        self.send(question | {"op": "ask"})
+        return self.receive(checked=True)
+
     def _why(self) -> str:
         return self._session.why_it_ended() or "the process ended before the tests did"
 
@@ -124,19 +126,7 @@ class _EndedError(Exception):
     """One of the sessions has ended, or has to."""
 
 
-class _Questions:
-    """The program's side, asked one question at a time."""
-
-    def __init__(self, program: _Side) -> None:
-        self._program = program
-
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The checked answer."""
-        self._program.send(question | {"op": "ask"})
-        return self._program.receive(checked=True)
-
-
-def _tested(program: _Questions, tester: _Side, tests: str, wording: str) -> Verdict:
+def _tested(program: _Side, tester: _Side, tests: str, wording: str) -> Verdict:
     """The tests run in a session of their own, which asks the program over this process."""
     tester.send({"op": "tests", "tests": tests, "wording": wording})
     while (message := tester.receive()).get("op") == "ask":
@@ -158,7 +148,7 @@ class Assertion:
     message: str
 
 
-def _compared(program: _Questions, assertions: list[Assertion]) -> Verdict:
+def _compared(program: _Side, assertions: list[Assertion]) -> Verdict:
     functions: dict[str, dict[str, Any]] = {}
     for assertion in assertions:
         data, name = None, assertion.function

@@ -12,17 +12,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import IO
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.sandbox.control_groups import ControlGroups, group_for_episodes
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
-from histobench.mint.sandbox.launch import Launch, needs_scratch, plan_launch
-from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.launch import Launch, SessionSetup, needs_scratch, plan_launch
 
 _START_SECONDS = 120.0
 _REMEMBERED_ENDS = 1000
@@ -40,16 +37,7 @@ class SandboxError(HistobenchError):
 class ZygoteProcess:
     """A running zygote on one backend."""
 
-    def __init__(
-        self,
-        backend: str,
-        *,
-        preload: tuple[str, ...],
-        shell: str,
-        limits: Limits,
-        hash_seed: int,
-        withheld: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, backend: str, setup: SessionSetup) -> None:
         self.backend = backend
         self._lock = threading.Lock()
         self._next = 0
@@ -57,23 +45,18 @@ class ZygoteProcess:
         self._scratch: str | None = None
         self._claim = -1
         parent, _ = group_for_episodes()
-        self._groups = parent and ControlGroups(parent, limits, name=f"histobench-{os.getpid()}-{id(self):x}")
+        name = f"histobench-{os.getpid()}-{id(self):x}"
+        self._groups = parent and ControlGroups(parent, setup.limits, name=name)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
         with theirs:
-            launch = plan_launch(
-                backend,
-                descriptor=theirs.fileno(),
-                scratch=self._make_scratch(),
-                hash_seed=hash_seed,
-                withheld=withheld,
-            )
+            scratch = self._make_scratch()
+            launch = plan_launch(backend, setup, descriptor=theirs.fileno(), scratch=scratch)
             self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
-        config = {**launch.config, "preload": list(preload), "shell": shell, "limits": asdict(limits)}
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended already; why, is told below
-                self._control.send(json.dumps(config).encode())
+                self._control.send(json.dumps(launch.config).encode())
             self._await_ready()
         except BaseException:
             self.close()
@@ -191,16 +174,9 @@ class ZygoteProcess:
             payload = b""
         news = json.loads(payload) if payload else {}
         if news.get("op") != "ready":
-            raise SandboxError(
-                f"the {self.backend} sandbox did not start: {news.get('why') or self._last_words()}"
-            )
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
-        self._errors.seek(0)
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else f"it ended with status {self._process.poll()}"
+            why = news.get("why") or last_line(self._process, self._errors)
+            why = why or f"it ended with status {self._process.poll()}"
+            raise SandboxError(f"the {self.backend} sandbox did not start: {why}")
 
     def _listen(self) -> None:
         while True:
@@ -215,6 +191,15 @@ class ZygoteProcess:
                 self._ends[news["id"]] = news["why"]
                 if len(self._ends) > _REMEMBERED_ENDS:
                     del self._ends[next(iter(self._ends))]
+
+
+def last_line(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
+    """The last line of what a process that is about to end has written to `errors`."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=2)
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def sender_pid(sock: socket.socket) -> int:

@@ -52,7 +52,6 @@ class CodeGenTask(Task):
         return without_fence(solution) if self.rule == "strict" else solution
 
     def success(self, solution: str) -> bool:
-        """Whether the program passes its tests."""
         return self.verdict(solution).passed
 
     def verdict(self, solution: str) -> Verdict:

@@ -23,7 +23,6 @@ class ReasoningTask(Task):
         self._reference = str(reference).strip().lower()
 
     def success(self, solution: str) -> bool:
-        """Whether the answer agrees with the reference under the task's rule."""
         if len(solution) > MAX_ANSWER_CHARS:
             return False
         if self.rule == "strict":
@@ -46,7 +45,6 @@ class MultipleChoiceTask(Task):
         self.metadata["options"] = self._options
 
     def success(self, solution: str) -> bool:
-        """Whether the answer names the right option under the task's rule."""
         if len(solution) > MAX_ANSWER_CHARS:
             return False
         if self.rule == "strict":
@@ -75,7 +73,6 @@ class TheoremqaTask(Task):
         return self._question
 
     def success(self, solution: str) -> bool:
-        """Whether the answer agrees with the reference under the task's rule."""
         if len(solution) > MAX_ANSWER_CHARS:
             return False
         if self.rule == "strict":

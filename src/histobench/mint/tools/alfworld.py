@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from histobench.mint.tools.base import Tool
 
@@ -21,6 +21,22 @@ class AlfWorldTool(Tool):
         return self._game.step(command)
 
 
+class _AtReceptacle(AlfWorldTool):
+    """An action on a receptacle: `command`, then its name."""
+
+    command: ClassVar[str]
+
+    def __call__(self, receptacle: str) -> str:
+        return self.act(f"{self.command} {receptacle}")
+
+
+class _Treatment(AlfWorldTool):
+    """What is done to an object with a receptacle; the tool's name is the command."""
+
+    def __call__(self, object: str, receptacle: str) -> str:
+        return self.act(f"{self.name} {object} with {receptacle}")
+
+
 class Put(AlfWorldTool):
     name = "put"
     signature = "put(object: str, receptacle: str) -> str"
@@ -30,13 +46,11 @@ class Put(AlfWorldTool):
         return self.act(f"put {object} in/on {receptacle}")
 
 
-class GoTo(AlfWorldTool):
+class GoTo(_AtReceptacle):
     name = "goto"
+    command = "go to"
     signature = "goto(receptacle: str) -> str"
     description = 'Walks to a receptacle and tells what is there. Example: goto("armchair 1")'
-
-    def __call__(self, receptacle: str) -> str:
-        return self.act(f"go to {receptacle}")
 
 
 class TakeFrom(AlfWorldTool):
@@ -50,15 +64,13 @@ class TakeFrom(AlfWorldTool):
         return self.act(f"take {object} from {receptacle}")
 
 
-class OpenReceptacle(AlfWorldTool):
+class OpenReceptacle(_AtReceptacle):
     name = "open_receptacle"
+    command = "open"
     signature = "open_receptacle(receptacle: str) -> str"
     description = (
         'Opens a receptacle that you stand at and tells what is inside. Example: open_receptacle("safe 1")'
     )
-
-    def __call__(self, receptacle: str) -> str:
-        return self.act(f"open {receptacle}")
 
 
 class Toggle(AlfWorldTool):
@@ -70,55 +82,41 @@ class Toggle(AlfWorldTool):
         return self.act(f"toggle {object_or_receptacle}")
 
 
-class CloseReceptacle(AlfWorldTool):
+class CloseReceptacle(_AtReceptacle):
     name = "close_receptacle"
+    command = "close"
     signature = "close_receptacle(receptacle: str) -> str"
     description = 'Closes a receptacle that you stand at. Example: close_receptacle("safe 1")'
 
-    def __call__(self, receptacle: str) -> str:
-        return self.act(f"close {receptacle}")
 
-
-class Clean(AlfWorldTool):
+class Clean(_Treatment):
     name = "clean"
     signature = "clean(object: str, receptacle: str) -> str"
     description = (
         'Cleans an object that you hold with something next to you. Example: clean("ladle 1", "sinkbasin 2")'
     )
 
-    def __call__(self, object: str, receptacle: str) -> str:
-        return self.act(f"clean {object} with {receptacle}")
 
-
-class Heat(AlfWorldTool):
+class Heat(_Treatment):
     name = "heat"
     signature = "heat(object: str, receptacle: str) -> str"
     description = (
         'Heats an object that you hold with something next to you. Example: heat("cup 3", "microwave 1")'
     )
 
-    def __call__(self, object: str, receptacle: str) -> str:
-        return self.act(f"heat {object} with {receptacle}")
 
-
-class Cool(AlfWorldTool):
+class Cool(_Treatment):
     name = "cool"
     signature = "cool(object: str, receptacle: str) -> str"
     description = (
         'Cools an object that you hold with something next to you. Example: cool("bread 1", "fridge 1")'
     )
 
-    def __call__(self, object: str, receptacle: str) -> str:
-        return self.act(f"cool {object} with {receptacle}")
 
-
-class Use(AlfWorldTool):
-    name = "use"
+class Use(_AtReceptacle):
+    name = command = "use"
     signature = "use(receptacle: str) -> str"
     description = 'Uses a thing that you stand at, such as a lamp. Example: use("floorlamp 1")'
-
-    def __call__(self, receptacle: str) -> str:
-        return self.act(f"use {receptacle}")
 
 
 class LookAround(AlfWorldTool):

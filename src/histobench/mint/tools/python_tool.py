@@ -34,7 +34,6 @@ class PythonREPL(Tool):
         self.last_result: CellResult | None = None
 
     def __call__(self, query: str) -> str:
-        """The observation for one cell."""
         if self._session is None:
             self._session = (self._pool or shared_pool()).episode(self._tools)
         self.last_result = self._session.run_cell(query, self._timeout)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import open_unpacked, read_plain
@@ -140,7 +140,8 @@ class LiveWikipedia:
             known = self._cache.execute("SELECT text FROM answers WHERE query = ?", (query,)).fetchone()
             if known:
                 return str(known[0])
-            titles = self._titles(query)
+            found = self._ask({"list": "search", "srsearch": query, "srlimit": str(CANDIDATES)})
+            titles = [hit["title"] for hit in found.get("query", {}).get("search", [])][:MAX_PAGES]
             articles = [article for title in titles if (article := self._article(title))]
             text = rendered(articles)
             with self._cache:
@@ -148,10 +149,6 @@ class LiveWikipedia:
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (query, text, time.time())
                 )
             return text
-
-    def _titles(self, query: str) -> list[str]:
-        answer = self._ask({"list": "search", "srsearch": query, "srlimit": str(CANDIDATES)})
-        return [hit["title"] for hit in answer.get("query", {}).get("search", [])][:MAX_PAGES]
 
     def _article(self, title: str) -> Article | None:
         answer = self._ask(
@@ -238,11 +235,7 @@ class Tape:
 # Which encyclopedia a run asks: the live site, a tape or a folder.
 
 
-class Encyclopedia(Protocol):
-    """Anything that answers a search."""
-
-    def search(self, query: str) -> str:
-        """The text of the search result."""
+Encyclopedia = LiveWikipedia | Tape | FolderIndex
 
 
 @functools.cache
@@ -278,5 +271,4 @@ class WikipediaQueryRun(Tool):
         self._encyclopedia = encyclopedia
 
     def __call__(self, query: str) -> str:
-        """The summaries of the best pages."""
         return (self._encyclopedia or live_wikipedia()).search(str(query))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,15 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    base64_of,
+    completion_of,
+    turns,
+)
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -26,7 +34,6 @@ from histobench.mint.messages.parts import (
     ToolResult,
     ToolSpec,
     Unknown,
-    spoken,
 )
 
 VERSION = "2023-06-01"
@@ -40,15 +47,10 @@ class AnthropicAPI(ProviderAPI):
 
     format: ClassVar[str] = "anthropic"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A request for the next message: system texts apart, neighbours of one role merged."""
-        sent = list(turns(messages, merge_roles=True, history=sampling.reasoning_history))
+        sampling = question.sampling
+        sent = list(turns(question.messages, merge_roles=True, history=sampling.reasoning_history))
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
@@ -64,8 +66,8 @@ class AnthropicAPI(ProviderAPI):
         body |= sampling.sent(capabilities.without, **names)
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
-        if functions:
-            body["tools"] = [_function(spec) for spec in functions]
+        if question.functions:
+            body["tools"] = [_function(spec) for spec in question.functions]
             # A model that thinks cannot be made to call.
             if sampling.demands_call(capabilities.without) and not sampling.reasoning_effort:
                 body["tool_choice"] = {"type": "any"}
@@ -88,7 +90,7 @@ class AnthropicAPI(ProviderAPI):
             parts = [Refusal(part.text) if isinstance(part, Text) else part for part in parts]
             if not any(isinstance(part, Refusal) for part in parts):
                 parts.append(Refusal(""))  # it said nothing, and nothing goes back in its name
-        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+        return completion_of(parts, _usage(payload.get("usage")), finish)
 
     def _part(self, block: Mapping[str, Any]) -> Part:
         origin = self.origin(dict(block))
@@ -96,13 +98,8 @@ class AnthropicAPI(ProviderAPI):
             case "text":
                 return Text(block["text"])
             case "tool_use":
-                arguments = block["input"]
-                return ToolCall(
-                    block["id"],
-                    block["name"],
-                    arguments if isinstance(arguments, dict) else None,
-                    origin=origin,
-                )
+                arguments = block["input"] if isinstance(block["input"], dict) else None
+                return ToolCall(block["id"], block["name"], arguments, origin=origin)
             case "thinking":
                 return Reasoning(block["thinking"], origin)
             case "redacted_thinking":
@@ -130,11 +127,7 @@ class AnthropicAPI(ProviderAPI):
             case ToolResult():
                 content = [{"type": "text", "text": whole_characters(part.text)}] if part.text else []
                 content += [_picture(image) for image in part.images]
-                block: dict[str, Any] = {
-                    "type": "tool_result",
-                    "tool_use_id": part.call_id,
-                    "content": content,
-                }
+                block = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
                 return {**block, "is_error": True} if part.failed else block
             case _:
                 return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, whole_characters
+from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, Usage, whole_characters
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -19,6 +19,7 @@ from histobench.mint.messages.parts import (
     Refusal,
     Text,
     ToolSpec,
+    spoken,
 )
 
 #: How providers say that a conversation is longer than the model can read.
@@ -54,6 +55,21 @@ _OPTIONAL = {
 }
 _THINK = re.compile(r"\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
 _THINK_END = "</think>"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, however often it takes; the model may call `functions`."""
+
+    messages: Sequence[Message]
+    sampling: Sampling
+    functions: Sequence[ToolSpec] = ()
+    deadline: float | None = None
+
+    @property
+    def estimate(self) -> float:
+        """Tokens that the answer may take, in and out: about four characters are one."""
+        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
 
 
 @dataclass(frozen=True)
@@ -102,18 +118,17 @@ class ProviderAPI(ABC):
     format: ClassVar[str]
 
     @abstractmethod
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
-        """The request for the next message of a conversation, in which the model may call `functions`."""
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
+        """The request for the next message of a conversation."""
 
     @abstractmethod
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """The answer in a response; raises `MalformedAnswerError`."""
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The key as OpenAI's formats send it."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def own(self, part: Part) -> Any:
         """The part as this provider wrote it; None if another did, or nobody."""
@@ -155,11 +170,8 @@ def turns(
     last: Message | None = None
     for message in messages:
         message = _sendable(message, history)
-        if (
-            message.role == "assistant"
-            and not message.content
-            and not any(map(_says_something, message.parts))
-        ):
+        said = [part for part in message.parts if not isinstance(part, Refusal) or part.text]
+        if message.role == "assistant" and not message.content and not said:
             continue  # reasoning alone, which stays here, or a refusal without a word
         if last is not None and merge_roles and last.role == message.role:
             parts = (*last.as_parts, *message.as_parts) if last.parts or message.parts else ()
@@ -196,21 +208,31 @@ def base64_of(image: Image) -> str:
     return base64.b64encode(image.data).decode()
 
 
-def plain(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Nothing for an answer that is text alone: its text says it all."""
-    return () if all(isinstance(part, Text) and part.origin is None for part in parts) else tuple(parts)
+def completion_of(parts: Sequence[Part], usage: Usage, finish: str | None) -> Completion:
+    """An answer of these parts; one that is text alone is its text."""
+    is_plain = all(isinstance(part, Text) and part.origin is None for part in parts)
+    return Completion(spoken(parts), usage, finish, parts=() if is_plain else tuple(parts))
 
 
-def _says_something(part: Part) -> bool:
-    return not isinstance(part, Refusal) or bool(part.text)
+def openai_usage(usage: Any, read: str, written: str) -> Usage:
+    """Tokens as OpenAI's formats state them, which differ in their words for `read` and `written`."""
+    if not isinstance(usage, Mapping):
+        return Usage(known=False)
+    among_read, among_written = usage.get(f"{read}_details"), usage.get(f"{written}_details")
+    return Usage.reported(
+        [usage.get(read)],
+        [usage.get(written)],
+        cached_tokens=among_read.get("cached_tokens") if isinstance(among_read, Mapping) else None,
+        reasoning_tokens=among_written.get("reasoning_tokens")
+        if isinstance(among_written, Mapping)
+        else None,
+    )
 
 
 def _sendable(message: Message, history: ReasoningHistory) -> Message:
     parts = message.parts
     if history == "none":
         parts = tuple(part for part in parts if not isinstance(part, Reasoning))
-    if not any(isinstance(part, Reasoning) for part in parts) and all(
-        isinstance(part, Text) for part in parts
-    ):
+    if all(isinstance(part, Text) for part in parts):
         parts = ()
     return Message(message.role, whole_characters(message.content), parts)

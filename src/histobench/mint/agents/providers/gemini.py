@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,11 +13,18 @@ from histobench.mint.agents.completion import (
     FILTERED,
     Completion,
     MalformedAnswerError,
-    Sampling,
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    base64_of,
+    completion_of,
+    turns,
+)
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -29,7 +36,6 @@ from histobench.mint.messages.parts import (
     ToolResult,
     ToolSpec,
     Unknown,
-    spoken,
 )
 
 #: The model ended the text itself.
@@ -50,14 +56,8 @@ class GeminiAPI(ProviderAPI):
 
     format: ClassVar[str] = "gemini"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
-        """Content for the conversation so far."""
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
+        sampling = question.sampling
         generation: dict[str, Any] = {"maxOutputTokens": sampling.max_tokens}
         names = {"temperature": "temperature", "top_p": "topP", "seed": "seed", "stop": "stopSequences"}
         generation |= sampling.sent(capabilities.without, **names)
@@ -66,7 +66,7 @@ class GeminiAPI(ProviderAPI):
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             generation["thinkingConfig"] = self._thinking(sampling.reasoning_effort)
         history = sampling.reasoning_history
-        sent = list(turns(messages, merge_roles=capabilities.merge_roles, history=history))
+        sent = list(turns(question.messages, merge_roles=capabilities.merge_roles, history=history))
         contents = [
             {"role": "model" if message.role == "assistant" else "user", "parts": parts}
             for message in sent
@@ -75,8 +75,8 @@ class GeminiAPI(ProviderAPI):
         body: dict[str, Any] = {"contents": contents, "generationConfig": generation}
         if system := [{"text": message.content} for message in sent if message.role == "system"]:
             body["systemInstruction"] = {"parts": system}
-        if functions:
-            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in functions]}]
+        if question.functions:
+            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in question.functions]}]
             if sampling.demands_call(capabilities.without):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
@@ -98,10 +98,9 @@ class GeminiAPI(ProviderAPI):
                 raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
             content = candidates[0].get("content", {}).get("parts", [])
             parts = [self._part(part, position) for position, part in enumerate(content)]
-            text = spoken(parts)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise MalformedAnswerError(f"not a candidate ({error!r})") from error
-        return Completion(text, usage, finish, parts=plain(parts))
+        return completion_of(parts, usage, finish)
 
     def _thinking(self, effort: str) -> dict[str, Any]:
         if _BUDGETED.search(self.model):
@@ -114,10 +113,8 @@ class GeminiAPI(ProviderAPI):
             return Reasoning(part.get("text", ""), origin)
         if "functionCall" in part:
             call = part["functionCall"]
-            arguments = call.get("args") or {}
-            return ToolCall(
-                call.get("id") or f"call_{position}", call["name"], dict(arguments), origin=origin
-            )
+            id, arguments = call.get("id") or f"call_{position}", dict(call.get("args") or {})
+            return ToolCall(id, call["name"], arguments, origin=origin)
         if "inlineData" in part and str(part["inlineData"].get("mimeType")).startswith("image/"):
             data = part["inlineData"]
             return Image(base64.b64decode(data["data"]), data["mimeType"], origin)

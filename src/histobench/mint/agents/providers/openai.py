@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
@@ -11,16 +11,16 @@ from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
     ReasoningHistory,
-    Sampling,
-    Usage,
     whole_characters,
 )
 from histobench.mint.agents.providers.base import (
     Capabilities,
     ProviderAPI,
+    Question,
     Request,
+    completion_of,
     data_url,
-    plain,
+    openai_usage,
     split_thinking,
     turns,
 )
@@ -33,7 +33,6 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
     spoken,
 )
@@ -52,17 +51,12 @@ class ChatCompletionsAPI(ProviderAPI):
 
     format: ClassVar[str] = "chat"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A request for a chat completion, without what the server is known not to understand."""
+        sampling = question.sampling
         sent: list[dict[str, Any]] = []
         for message in turns(
-            messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
+            question.messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
         ):
             sent += self._entries(message, sampling.reasoning_history)
         body: dict[str, Any] = {"model": self.model, "messages": sent}
@@ -70,12 +64,11 @@ class ChatCompletionsAPI(ProviderAPI):
         body["max_completion_tokens" if newer else "max_tokens"] = sampling.max_tokens
         names = ("temperature", "top_p", "seed", "stop", "reasoning_effort", "grammar")
         body |= sampling.sent(capabilities.without, **{name: name for name in names})
-        if functions:
-            body["tools"] = [_function(spec) for spec in functions]
+        if question.functions:
+            body["tools"] = [{"type": "function", "function": asdict(spec)} for spec in question.functions]
             if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return Request(joined(self.base_url, "chat/completions"), body, headers)
+        return Request(joined(self.base_url, "chat/completions"), body, self.bearer)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """The first choice of an answer: its text, reasoning, calls, and why it ended."""
@@ -97,7 +90,8 @@ class ChatCompletionsAPI(ProviderAPI):
             parts = self._parts(message, content)
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedAnswerError(f"a part of the answer is not as documented ({error!r})") from error
-        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+        usage = openai_usage(payload.get("usage"), "prompt_tokens", "completion_tokens")
+        return completion_of(parts, usage, finish)
 
     def _parts(self, message: Mapping[str, Any], content: str | list[Any]) -> list[Part]:
         parts: list[Part] = []
@@ -120,15 +114,12 @@ class ChatCompletionsAPI(ProviderAPI):
             parts.append(Refusal(str(message["refusal"])))
         for position, call in enumerate(message.get("tool_calls") or ()):
             function = call["function"]
+            id, origin = str(call.get("id") or f"call_{position}"), self.origin(call)
             written = function.get("arguments") or ""
-            if not isinstance(written, str):  # some servers send an object
-                parts.append(
-                    ToolCall(_id(call, position), function["name"], written, origin=self.origin(call))
-                )
-            else:
-                parts.append(
-                    ToolCall.parse(_id(call, position), function["name"], written, self.origin(call))
-                )
+            if isinstance(written, str):
+                parts.append(ToolCall.parse(id, function["name"], written, origin))
+            else:  # some servers send an object
+                parts.append(ToolCall(id, function["name"], written, origin=origin))
         others = {name: value for name, value in message.items() if name not in _KNOWN_FIELDS and value}
         return [*parts, Unknown(self.origin(others))] if others else parts
 
@@ -212,27 +203,6 @@ class ChatCompletionsAPI(ProviderAPI):
                 return None
 
 
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return {"type": "function", "function": function}
-
-
 def _call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments_text}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _id(call: Mapping[str, Any], position: int) -> str:
-    return str(call.get("id") or f"call_{position}")
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage(known=False)
-    read, written = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    return Usage.reported(
-        [usage.get("prompt_tokens")],
-        [usage.get("completion_tokens")],
-        cached_tokens=read.get("cached_tokens") if isinstance(read, Mapping) else None,
-        reasoning_tokens=written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
-    )

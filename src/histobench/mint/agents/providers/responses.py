@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
-from histobench.mint.agents.completion import (
-    Completion,
-    MalformedAnswerError,
-    Sampling,
-    Usage,
-    whole_characters,
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, whole_characters
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    completion_of,
+    data_url,
+    openai_usage,
+    turns,
 )
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, data_url, plain, turns
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -24,9 +27,7 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
-    spoken,
 )
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -38,16 +39,11 @@ class ResponsesAPI(ProviderAPI):
 
     format: ClassVar[str] = "responses"
 
-    def request(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        capabilities: Capabilities,
-        functions: Sequence[ToolSpec] = (),
-    ) -> Request:
+    def request(self, question: Question, capabilities: Capabilities) -> Request:
         """A response; stop sequences are not offered here, and the client cuts at them."""
+        sampling = question.sampling
         items: list[dict[str, Any]] = []
-        for message in turns(messages, merge_roles=False, history=sampling.reasoning_history):
+        for message in turns(question.messages, merge_roles=False, history=sampling.reasoning_history):
             items += self._items(message)
         body: dict[str, Any] = {"model": self.model, "input": items, "store": False}
         body["max_output_tokens"] = sampling.max_tokens
@@ -56,15 +52,16 @@ class ResponsesAPI(ProviderAPI):
             body["include"] = [ENCRYPTED]
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body["reasoning"] = {"effort": sampling.reasoning_effort}
-        if functions:
-            body["tools"] = [_function(spec) for spec in functions]
+        if question.functions:
+            # Not strict: that mode wants every argument to be required, which those of tools need not be.
+            body["tools"] = [
+                {"type": "function", **asdict(spec), "strict": False} for spec in question.functions
+            ]
             if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return Request(joined(self.base_url, "responses"), body, headers)
+        return Request(joined(self.base_url, "responses"), body, self.bearer)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """All items of the output."""
         output = payload.get("output")
         if not isinstance(output, list):
             raise MalformedAnswerError("no output in the answer")
@@ -75,7 +72,8 @@ class ResponsesAPI(ProviderAPI):
             parts = [part for item in output for part in self._parts(item)]
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedAnswerError(f"an item of the answer is not as documented ({error!r})") from error
-        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+        usage = openai_usage(payload.get("usage"), "input_tokens", "output_tokens")
+        return completion_of(parts, usage, finish)
 
     def _parts(self, item: Mapping[str, Any]) -> list[Part]:
         origin = self.origin(dict(item))
@@ -138,27 +136,9 @@ class ResponsesAPI(ProviderAPI):
                 return None
 
 
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    # Not strict: that mode wants every argument to be required, which those of tools need not be.
-    words = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return {"type": "function", **words, "strict": False}
-
-
 def _output(result: ToolResult) -> Any:
     text = whole_characters(result.text)
     if not result.images:
         return text
     pictures = [{"type": "input_image", "image_url": data_url(image)} for image in result.images]
     return [{"type": "input_text", "text": text}, *pictures]
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage(known=False)
-    read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-    return Usage.reported(
-        [usage.get("input_tokens")],
-        [usage.get("output_tokens")],
-        cached_tokens=read.get("cached_tokens") if isinstance(read, Mapping) else None,
-        reasoning_tokens=written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from types import TracebackType
 
 
 class CappedText(io.StringIO):
@@ -56,12 +55,7 @@ class Capture:
         sys.stdout, sys.stderr = self._out, CappedText(0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stdin, sys.stdout, sys.stderr = self._saved
 
     def text(self) -> str:

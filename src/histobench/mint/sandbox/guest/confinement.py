@@ -38,19 +38,17 @@ _PENDING_SIGNALS = 1024
 
 # What a process may read about itself. Network, mounts and other processes are the machine's business.
 _ABOUT_ITSELF = (
-    *(
-        "cmdline",
-        "comm",
-        "fd",
-        "fdinfo",
-        "io",
-        "limits",
-        "maps",
-        "schedstat",
-        "smaps_rollup",
-        "stat",
-        "statm",
-    ),
+    "cmdline",
+    "comm",
+    "fd",
+    "fdinfo",
+    "io",
+    "limits",
+    "maps",
+    "schedstat",
+    "smaps_rollup",
+    "stat",
+    "statm",
     "status",
 )
 

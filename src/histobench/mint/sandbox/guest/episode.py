@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
@@ -30,8 +31,13 @@ _shell: Shell | None = None
 
 
 def prepare(config: dict[str, Any]) -> None:
-    """Build the shell once, in the zygote, so that every fork starts with it."""
+    """Load the packages and build the shell once, in the zygote, so that every fork starts with them."""
     global _shell
+    # An editable install's source tree is not there, or not readable, and its place is nobody's business.
+    folders = tuple(f"{folder}/" for folder in config["packages"])
+    sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
+    for name in config["preload"]:
+        importlib.import_module(name)
     linecache.clearcache()  # newer Pythons would show the text of `python -c` as the episode's
     if config["shell"] == "ipython":
         from .ipython_shell import IPythonShell

@@ -39,7 +39,7 @@ _PAIRS: dict[str, Callable[[list[Any]], Any]] = {
     "items": lambda pairs: dict(pairs).items(),
 }
 #: Types that are made again from the arguments which `_arguments` gives.
-_MADE_OF_ARGUMENTS: dict[str, Callable[..., Any]] = {
+_MADE_OF_ARGUMENTS: dict[str, type[Any]] = {
     "complex": complex,
     "range": range,
     "slice": slice,
@@ -60,15 +60,7 @@ _TAGS: dict[type, str] = {
     collections.Counter: "Counter",
     collections.OrderedDict: "OrderedDict",
     type({}.items()): "items",
-    complex: "complex",
-    range: "range",
-    slice: "slice",
-    fractions.Fraction: "Fraction",
-    decimal.Decimal: "Decimal",
-    datetime.date: "date",
-    datetime.time: "time",
-    datetime.datetime: "datetime",
-    datetime.timedelta: "timedelta",
+    **{kind: tag for tag, kind in _MADE_OF_ARGUMENTS.items()},
 }
 #: NumPy's numbers that Python has an equal number for, with the least and the greatest integer.
 _NUMPY_KINDS: dict[str, tuple[int, int] | None] = {"b1": None, "f2": None, "f4": None, "f8": None}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import signal
 import sys
-from typing import Any
 
 from . import confinement, episode, seccomp
 from .frames import BrokenFrameError
@@ -63,7 +61,10 @@ def main() -> None:
     channel = EpisodeChannel(TwoPipes(reader, writer))  # type: ignore[arg-type]
     try:
         config = channel.receive()
-        _prepare(config)
+        episode.prepare(config)
+        os.chdir(config["scratch_root"])
+        confinement.set_known_limits(config["limits"])
+        seccomp.install_filter(seccomp.packed_filter(namespaces=True))
         os.dup2(null, 2)
         os.close(null)
         episode.serve(channel, config)
@@ -75,17 +76,6 @@ def main() -> None:
         pass
     finally:
         os._exit(0)
-
-
-def _prepare(config: dict[str, Any]) -> None:
-    folders = tuple(f"{folder}/" for folder in config["packages"])
-    sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
-    for name in config["preload"]:
-        importlib.import_module(name)
-    episode.prepare(config)
-    os.chdir(config["scratch_root"])
-    confinement.set_known_limits(config["limits"])
-    seccomp.install_filter(seccomp.packed_filter(namespaces=True))
 
 
 def _guard(worker: int, reader: int) -> None:

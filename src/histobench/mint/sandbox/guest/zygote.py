@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import select
@@ -258,12 +257,7 @@ def main() -> None:
         os.dup2(null, standard)
     os.umask(0o077)
     _take_ordinary_priority()
-    # An editable install's source tree is not there, or not readable, and its place is nobody's business.
-    folders = tuple(f"{folder}/" for folder in config["packages"])
-    sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
     try:
-        for name in config["preload"]:
-            importlib.import_module(name)
         episode.prepare(config)
     except ImportError as error:
         control.send(json.dumps({"op": "failed", "why": f"cannot preload: {error}"}).encode())
