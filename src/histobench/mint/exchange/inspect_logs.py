@@ -28,7 +28,7 @@ from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.inspect.solver import EPISODE, EXPERT, as_inspect_messages
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.outcome import EpisodeOutcome
-from histobench.mint.results.stored_episode import StoredEpisode, gave_answer_away
+from histobench.mint.results.stored_episode import StoredEpisode
 from histobench.mint.runs.planned_cell import PLACEBO
 
 TASK = "histobench/mint"
@@ -64,24 +64,17 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
             episode = sample.store.get(EPISODE)
             if episode is None:
                 continue
-            state = episode["state"]
-            counts = state["agent_action_count"]
-            yield EpisodeOutcome(
-                model=_short(header.model),
+            about = sample.metadata
+            cell = Cell(
+                _short(header.model),
+                about["family"],
+                about["dataset"],
                 feedback_model=expert,
                 feedback_type=kind,
-                k=sample.metadata["k"],
-                task=sample.metadata["dataset"],
-                task_id=sample.metadata["task_id"],
-                success=state["success"],
-                proposals=counts["propose_solution"],
-                tool_calls=counts["use_tool"],
-                invalid=counts["invalid_action"],
-                terminate_reason=state["terminate_reason"],
-                tokens=state["token_counter"]["total_tokens"] or None,
-                leaked=gave_answer_away(episode["details"]),
-                family=sample.metadata["family"],
+                max_steps=about["k"],
             )
+            task = {"task_id": about["task_id"]}
+            yield StoredEpisode(cell, episode["state"], task, episode["details"]).outcome
     except (OSError, ValueError, KeyError) as error:
         raise HistobenchError(f"{path} is not a readable log of {TASK} ({error!r})") from error
 
