@@ -99,45 +99,23 @@ class DatasetSource(Origin, TargetOptions):
         classes = read_class_map(classes_file) if classes_file is not None else None
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
-        if target is not None and (source.is_dir() or is_shards):
+        options: dict[str, Any] = {
+            "split": split,
+            "group_regex": self.group_regex,
+            "site_regex": self.site_regex,
+            "seed": self.seed,
+        }
+        if not source.is_dir() and not is_shards:
+            options |= {"group_column": self.group_column, "site_columns": self.site_columns}
+            return scan_csv(source, classes, name, target=target, **options)
+        if target is not None:
             raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
-        if source.is_dir() or is_shards:
-            for flag, given in (("group", self.group_column), ("site", self.site_columns)):
-                if given and not (is_shards and flag == "site"):
-                    raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
+        for flag, given in (("group", self.group_column), ("site", self.site_columns)):
+            if given and not (is_shards and flag == "site"):
+                raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
         if is_shards:
-            return scan_tar(
-                source,
-                classes,
-                name,
-                split=split,
-                group_regex=self.group_regex,
-                site_regex=self.site_regex,
-                site_columns=self.site_columns,
-                seed=self.seed,
-            )
-        if not source.is_dir():
-            return scan_csv(
-                source,
-                classes,
-                name,
-                split=split,
-                group_regex=self.group_regex,
-                group_column=self.group_column,
-                site_regex=self.site_regex,
-                site_columns=self.site_columns,
-                target=target,
-                seed=self.seed,
-            )
-        return scan_folder(
-            source,
-            classes,
-            name,
-            split=split,
-            group_regex=self.group_regex,
-            site_regex=self.site_regex,
-            seed=self.seed,
-        )
+            return scan_tar(source, classes, name, site_columns=self.site_columns, **options)
+        return scan_folder(source, classes, name, **options)
 
 
 # The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
