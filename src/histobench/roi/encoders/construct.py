@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,10 @@ CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.jso
 TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
 #: Facts that are only warned of: libraries write their default there, whatever the authors used.
 DEFAULTS = ("interpolation", "fit", "resize per crop")
+#: Facts by the names that configurations have for them.
+PREPROCESSING = ("mean", "std", "interpolation")
+TIMM_ARGUMENTS = ("reg_tokens", "embed_dim", "depth")
+TOWER = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
 #: What a transformers network uses when its configuration does not say.
 ACTIVATIONS = {"CLIP": "quick_gelu", "DINOv3ViT": "gelu"}
 
@@ -147,46 +151,37 @@ def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
         "fit": "squash" if transform.squash else "crop",
         "resize per crop": round(transform.resize / transform.crop, 3),
     }
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
     tower = spec.kwargs.get("vision_config", spec.kwargs)
-    facts.update({name: tower[name] for name in names if name in tower})
+    facts |= _picked(tower, TOWER)
     if spec.family == "transformers":
         facts["hidden_act"] = tower.get("hidden_act", ACTIVATIONS.get(spec.arch, "gelu"))
     if spec.family == "open_clip":
         facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
     if spec.family == "timm":
-        facts["architecture"] = spec.arch
-        facts.update(
-            {name: spec.kwargs[name] for name in ("reg_tokens", "embed_dim", "depth") if name in spec.kwargs}
-        )
+        facts |= {"architecture": spec.arch, **_picked(spec.kwargs, TIMM_ARGUMENTS)}
     return facts
+
+
+def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _timm_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "architecture" not in config:
         return {}
     pretrained = {**config, **(config.get("pretrained_cfg") or {})}
-    arguments = config.get("model_args") or {}
-    facts = {name: pretrained[name] for name in ("mean", "std", "interpolation") if name in pretrained}
-    facts.update(
-        {name: arguments[name] for name in ("reg_tokens", "embed_dim", "depth") if name in arguments}
-    )
-    return {"architecture": str(config["architecture"]).partition(".")[0], **facts}
+    return {
+        "architecture": str(config["architecture"]).partition(".")[0],
+        **_picked(pretrained, PREPROCESSING),
+        **_picked(config.get("model_args") or {}, TIMM_ARGUMENTS),
+    }
 
 
 def _transformers_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "model_type" not in config:
         return {}
-    tower = config.get("vision_config") if isinstance(config.get("vision_config"), Mapping) else config
-    names = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "patch_size",
-        "num_register_tokens",
-        "hidden_act",
-    )
-    return {name: tower[name] for name in names if tower is not None and name in tower}
+    vision = config.get("vision_config")
+    return _picked(vision if isinstance(vision, Mapping) else config, (*TOWER, "hidden_act"))
 
 
 def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,8 +208,8 @@ def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     preprocess = config.get("preprocess_cfg")
     if not isinstance(preprocess, Mapping):
         return {}
-    facts = {name: preprocess[name] for name in ("mean", "std", "interpolation") if name in preprocess}
-    return {"quick_gelu": bool((config.get("model_cfg") or {}).get("quick_gelu", False)), **facts}
+    quick = bool((config.get("model_cfg") or {}).get("quick_gelu", False))
+    return {"quick_gelu": quick, **_picked(preprocess, PREPROCESSING)}
 
 
 def _same(stated: Any, ours: Any) -> bool:
@@ -240,8 +235,16 @@ def construct(
 ) -> BasePatchEncoder:
     """The encoder of `spec`, frozen, in eval mode, with what identifies its features in `.identity`."""
     if spec.source.kind == "project":
-        return _freeze(_whole(spec), spec, {})
-    checkpoint = _find(spec, weights, allow_random, allow_revision)
+        encoder = family_of(spec).build(spec)
+        if not isinstance(encoder, BasePatchEncoder):
+            raise HistobenchError(f"zoo: {spec.name}: its family does not give a whole encoder")
+        return _freeze(encoder, spec, {})
+    if spec.source.kind == "seed":
+        checkpoint = None
+    elif allow_random:
+        checkpoint = find_weights(spec, weights)
+    else:
+        checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
     if checkpoint is not None:
         check_owner(spec, checkpoint, load_zoo().values())
     with SkipRandomInit():
@@ -259,10 +262,11 @@ def construct(
     if spec.text is None:
         return _freeze(ZooEncoder(spec, network), spec, identity)
     files = spec.text.files
-    encoder = ImageTextEncoder(
-        spec, network, lambda: {p.name: p for p in (resolve_companion(spec, checkpoint, f) for f in files)}
-    )
-    return _freeze(encoder, spec, identity)
+
+    def find_files() -> dict[str, Path]:
+        return {path.name: path for path in (resolve_companion(spec, checkpoint, file) for file in files)}
+
+    return _freeze(ImageTextEncoder(spec, network, find_files), spec, identity)
 
 
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
@@ -271,21 +275,6 @@ def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     # A wrapper's prefix on every name would hide the published names from the renaming.
     state = family_of(spec).from_upstream(spec, network, strip_shared_prefixes(state))
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)
-
-
-def _find(spec: EncoderSpec, weights: str | None, allow_random: bool, allow_revision: bool) -> Path | None:
-    if spec.source.kind == "seed":
-        return None
-    if allow_random:
-        return find_weights(spec, weights)
-    return resolve_weights(spec, weights, allow_revision=allow_revision)
-
-
-def _whole(spec: EncoderSpec) -> BasePatchEncoder:
-    encoder = family_of(spec).build(spec)
-    if not isinstance(encoder, BasePatchEncoder):
-        raise HistobenchError(f"zoo: {spec.name}: its family does not give a whole encoder")
-    return encoder
 
 
 def _freeze(encoder: BasePatchEncoder, spec: EncoderSpec, identity: dict[str, Any]) -> BasePatchEncoder:

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.checkpoint import strip_shared_prefixes
 from histobench.roi.encoders.families.family import Family, Tokenizer
 from histobench.roi.encoders.spec import EncoderSpec
 
@@ -33,8 +32,7 @@ class OwnFamily(Family):
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         rename = getattr(_module(spec), "from_upstream", None)
-        # Renaming goes by whole names, so a training wrapper's prefix has to be off before it.
-        return rename(strip_shared_prefixes(state), **_size_for(rename, spec)) if rename else state
+        return rename(state, **_size_for(rename, spec)) if rename else state
 
     def project_image(self, spec: EncoderSpec, network: Any, features: Tensor) -> Tensor:
         projected: Tensor = network.project_image(features)
