@@ -175,10 +175,9 @@ def _timm(
 
     def build() -> nn.Module:
         try:
-            network: nn.Module = timm.create_model(arch, pretrained=False, **arguments)
+            return timm.create_model(arch, pretrained=False, **arguments)
         except (RuntimeError, TypeError, ValueError) as error:
             raise HistobenchError(f"{name}: timm cannot build {arch!r}: {error}") from error
-        return network
 
     network = _skeleton(build)
     stated: dict[str, Any] = {**network.pretrained_cfg, **(config.get("pretrained_cfg") or {})}
@@ -234,8 +233,7 @@ def _timm_transform(name: str, data: Mapping[str, Any]) -> TransformSpec:
 
 
 def _timm_pooled(network: Any, images: Tensor) -> Tensor:
-    features: Tensor = network(images)
-    return features
+    return network(images)
 
 
 def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
@@ -358,10 +356,9 @@ def _transformers(
 
     def build() -> nn.Module:
         try:
-            network: nn.Module = transformers.AutoModel.from_config(settings)
+            return transformers.AutoModel.from_config(settings)
         except ValueError as error:
             raise HistobenchError(f"{name}: transformers cannot build {kind}: {error}") from error
-        return network
 
     network = _skeleton(build)
     if not pooling:
@@ -492,8 +489,7 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
     def build() -> nn.Module:
         # The text tower is not needed; a small one takes its place.
         text = {"context_length": 4, "vocab_size": 4, "width": 8, "heads": 1, "layers": 1}
-        tower: nn.Module = CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
-        return tower
+        return CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
 
     network = _skeleton(build)
     spec = replace(

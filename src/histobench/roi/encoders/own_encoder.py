@@ -103,8 +103,7 @@ class _OwnLoader(SourceFileLoader):
     """Compiles the text as it is now, and lets its imports find their siblings."""
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
+        return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
         root = self.name.partition(".")[0]
@@ -651,8 +650,7 @@ def from_factory(
         **_text_of(type(encoder), encoder, record),
         **encoder.identity,
     }
-    frozen: BasePatchEncoder = encoder.eval().requires_grad_(False)
-    return frozen
+    return encoder.eval().requires_grad_(False)
 
 
 def _text_of(kind: type, encoder: BasePatchEncoder, record: ImportRecording) -> dict[str, Any]:

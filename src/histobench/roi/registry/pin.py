@@ -69,8 +69,7 @@ def as_yaml(entry: PublicDataset, files: tuple[RemoteFile, ...]) -> str:
 
     keys = ("name", "url", "bytes", "md5", "sha256", "confidence")
     rows = [{key: getattr(file, key) for key in keys if getattr(file, key) is not None} for file in files]
-    text: str = yaml.safe_dump({entry.name: {"files": rows}}, sort_keys=False, width=200)
-    return text
+    return yaml.safe_dump({entry.name: {"files": rows}}, sort_keys=False, width=200)
 
 
 def _host_of(entry: PublicDataset, apis: Mapping[str, str]) -> tuple[_Lister, str]:

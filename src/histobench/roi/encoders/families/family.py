@@ -232,8 +232,7 @@ class Family:
 def family_of(spec: EncoderSpec) -> Family:
     """The driver of the encoder's family; only its own libraries are imported."""
     module = importlib.import_module(f"histobench.roi.encoders.families.{spec.family}")
-    family: Family = module.FAMILY
-    return family
+    return module.FAMILY
 
 
 def pool_tokens(tokens: Tensor, pooling: str, *, prefix: int) -> Tensor:
@@ -296,8 +295,7 @@ def clip_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], Tensor]:
     tokenizer = SimpleTokenizer(context_length=context)
 
     def tokenize(texts: Sequence[str]) -> Tensor:
-        ids: Tensor = tokenizer(list(texts))
-        return ids
+        return tokenizer(list(texts))
 
     return tokenize
 

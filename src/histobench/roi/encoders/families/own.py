@@ -21,12 +21,10 @@ class OwnFamily(Family):
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
         build = _module(spec).build
-        network: nn.Module = build(depth=depth, **_size_for(build, spec), **spec.kwargs)
-        return network
+        return build(depth=depth, **_size_for(build, spec), **spec.kwargs)
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
-        features: Tensor = network.encode_image(images, output=spec.output or "default")
-        return features
+        return network.encode_image(images, output=spec.output or "default")
 
     def from_upstream(
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
@@ -35,16 +33,13 @@ class OwnFamily(Family):
         return rename(state, **_size_for(rename, spec)) if rename else state
 
     def project_image(self, spec: EncoderSpec, network: Any, features: Tensor) -> Tensor:
-        projected: Tensor = network.project_image(features)
-        return projected
+        return network.project_image(features)
 
     def encode_text(self, spec: EncoderSpec, network: Any, tokens: Any) -> Tensor:
-        features: Tensor = network.encode_text(tokens)
-        return features
+        return network.encode_text(tokens)
 
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
-        tokenizer: Tokenizer = _module(spec).load_tokenizer(files)
-        return tokenizer
+        return _module(spec).load_tokenizer(files)
 
 
 def _size_for(function: Callable[..., Any], spec: EncoderSpec) -> dict[str, int]:

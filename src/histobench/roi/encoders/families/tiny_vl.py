@@ -17,8 +17,7 @@ class TinyVlFamily(Family):
         return load_tiny_vl(WEIGHTS, spec.transform)
 
     def encode_image(self, spec: EncoderSpec, network: nn.Module, images: Tensor) -> Tensor:
-        features: Tensor = network(images)
-        return features
+        return network(images)
 
 
 FAMILY = TinyVlFamily()
