@@ -65,10 +65,21 @@ def fitted_linear_probe(
 ) -> tuple[Tensor, Solution]:
     """The classes of the training images [c], and the classifier that `linear_probe` applies."""
     _, penalty = _uni_penalty(train, train_labels)
-    train, train_labels = train.to(device), train_labels.to(device)
-    present, local = torch.unique(train_labels, return_inverse=True)
+    return _fitted(train.to(device), train_labels.to(device), penalty, max_iteration, tolerance, start)
+
+
+def _fitted(
+    x: Tensor,
+    y: Tensor,
+    penalty: Penalty,
+    max_iteration: int,
+    tolerance: float,
+    start: Solution | None = None,
+) -> tuple[Tensor, Solution]:
+    """The classes among the labels [c], and the minimum of mean cross-entropy + penalty over these."""
+    present, local = torch.unique(y, return_inverse=True)
     return present, fit_softmax(
-        train,
+        x,
         local,
         n_classes=len(present),
         penalty=penalty,
@@ -125,20 +136,13 @@ def regularised_probe(
 ) -> Outcome:
     """The minimum of mean cross-entropy + penalty, as probabilities of the test images."""
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
-    present, local = torch.unique(train_labels, return_inverse=True)
+    present = torch.unique(train_labels)
     said = dict(info)
     if len(present) == 1:
         columns = torch.ones(len(test), 1, dtype=torch.float64)
         said |= {"objective": 0.0, "weight_norm": 0.0, "iterations": 0, "converged": True}
     else:
-        solution = fit_softmax(
-            train,
-            local,
-            n_classes=len(present),
-            penalty=penalty,
-            max_iterations=max_iteration,
-            tolerance=tolerance,
-        )
+        _, solution = _fitted(train, train_labels, penalty, max_iteration, tolerance)
         columns = solution.probabilities(test).cpu()
         said |= {
             "objective": solution.objective,
@@ -340,18 +344,9 @@ def _scores(
 
 def _path(x: Tensor, y: Tensor, max_iteration: int) -> Iterator[Solution]:
     """The solution for every C, each found from the one before."""
-    present, local = torch.unique(y, return_inverse=True)
     solution = None
     for cost in COSTS:
-        solution = fit_softmax(
-            x,
-            local,
-            n_classes=len(present),
-            penalty=_penalty(cost, y),
-            max_iterations=max_iteration,
-            tolerance=_CHOOSING,
-            start=solution,
-        )
+        _, solution = _fitted(x, y, _penalty(cost, y), max_iteration, _CHOOSING, solution)
         yield solution
 
 

@@ -472,7 +472,22 @@ def fit_softmax(
     x = features.double() if features.numel() <= _SMALL else features
     n, d = x.shape
     if n < d and n <= _NARROW:
-        return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
+        # Fewer rows than dimensions: the minimiser lies in the span of the rows, and so does the work.
+        mean = Centring.of(x).mean
+        basis, coordinates = torch.linalg.qr((x.double() - mean).T)  # [d, n], [n, n]
+        if start is not None:
+            start = replace(start, weight=start.weight @ basis, bias=start.bias + start.weight @ mean)
+        inside = fit_softmax(
+            coordinates.T.contiguous(),
+            labels,
+            n_classes=n_classes,
+            penalty=penalty,
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+        )
+        weight = inside.weight @ basis.T
+        return replace(inside, weight=weight, bias=inside.bias - weight @ mean)
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
     mean = _middle(x, order)
@@ -722,33 +737,6 @@ def _is_steep(rows: Tensor, mean: Tensor) -> bool:
     """Whether rows differ so little, for their size, that products with them would lose too many digits."""
     distance = float((rows.double() - mean).norm(dim=1).median())
     return 0 < _STEEP * distance < float(mean.norm())
-
-
-def _fit_in_row_space(
-    x: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    penalty: Penalty,
-    max_iterations: int,
-    tolerance: float,
-    start: Solution | None,
-) -> Solution:
-    """Fewer rows than dimensions: the minimiser lies in the span of the rows, and so does the work."""
-    mean = Centring.of(x).mean
-    basis, coordinates = torch.linalg.qr((x.double() - mean).T)  # [d, n], [n, n]
-    if start is not None:
-        start = replace(start, weight=start.weight @ basis, bias=start.bias + start.weight @ mean)
-    inside = fit_softmax(
-        coordinates.T.contiguous(),
-        labels,
-        n_classes=n_classes,
-        penalty=penalty,
-        max_iterations=max_iterations,
-        tolerance=tolerance,
-        start=start,
-    )
-    weight = inside.weight @ basis.T
-    return replace(inside, weight=weight, bias=inside.bias - weight @ mean)
 
 
 def _sample_size(n: int, d: int) -> int:

@@ -151,14 +151,7 @@ def _as_bytes(block: Any, where: str) -> Any:
 
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
-_SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-}
+_SPLITS = {"training": "train", "valid": "val", "validation": "val"}
 #: What the readers of a layout raise at files that are damaged or have another form; a damaged HDF5 file is
 #: an OSError, a damaged Parquet file a ValueError.
 _UNEXPECTED = (
