@@ -76,7 +76,7 @@ def get(
             folder / _CLAIM,
             on_wait=partial(_log.warning, "another process is fetching %s; waiting for it", name),
         ):
-            _install(entry, folder, progress, pause, accept)
+            _install(entry, folder, Fetcher(folder / "downloads", entry.name, progress, pause, accept))
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise HistobenchError(
@@ -87,11 +87,8 @@ def get(
     return require(f"{entry.name}@{split}" if split else entry.name)
 
 
-def _install(
-    entry: PublicDataset, folder: Path, progress: Progress | None, pause: float, accept: Sequence[str]
-) -> None:
-    downloads = folder / "downloads"
-    fetcher = Fetcher(downloads, entry.name, progress, pause, accept)
+def _install(entry: PublicDataset, folder: Path, fetcher: Fetcher) -> None:
+    downloads = fetcher.folder
     if entry.access == "form":
         fetched = _placed_by_hand(entry, fetcher)
     else:

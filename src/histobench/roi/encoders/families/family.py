@@ -300,8 +300,8 @@ def clip_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], Tensor]:
     return tokenize
 
 
-def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], Tensor]:
-    """A BERT tokenizer from its `tokenizer.json` or `vocab.txt`: token ids [n, context], padded with 0."""
+def bert_tokenizer(file: Path, context: int) -> Any:
+    """A BERT tokenizer from its `tokenizer.json` or `vocab.txt`, which pads to `context` ids with 0."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
     if file.suffix == ".txt":
@@ -310,6 +310,12 @@ def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], T
         tokenizer = Tokenizer.from_file(str(file))
     tokenizer.enable_truncation(context)
     tokenizer.enable_padding(length=context, pad_id=0)
+    return tokenizer
+
+
+def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], Tensor]:
+    """Texts to the token ids [n, context] of BERT."""
+    tokenizer = bert_tokenizer(file, context)
 
     def tokenize(texts: Sequence[str]) -> Tensor:
         # open_clip joins runs of white space before it tokenizes.
