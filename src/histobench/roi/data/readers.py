@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -91,20 +91,23 @@ class _Table:
                 f"{self.path} has no column {column!r}; {hint} (expected columns: {_LAYOUTS})"
             )
 
-    def report(self, line: int, message: str, kind: str = "row", same: str = "") -> None:
-        self.problems.append(Problem(f"{self.path}:{line}", message, kind, same))
+    def report(self, line: int, message: str, kind: str = "row") -> None:
+        self.problems.append(Problem(f"{self.path}:{line}", message, kind))
 
 
 @dataclass(frozen=True)
 class _ListedImage:
     """One listed image, still as text; without a `split` it is yet to be assigned to one."""
 
-    line: int
+    origin: str
     split: str | None
     path: str
     label: str
-    group: str | None
-    sites: Sites
+    group: str | None = None
+    sites: Sites = ()
+
+    def placed(self, file: Path, label: int, name: str) -> tuple[str | None, RoiImage]:
+        return self.split, RoiImage(file, label, name, self.origin, self.group, self.sites)
 
 
 def scan_csv(
@@ -135,14 +138,9 @@ def scan_csv(
         classes, site_columns = (target.kind,), (*site_columns, *target.keys)
     _add_places(table)
     listed = list(_entries(table, splitting=split is not None, group=group_column, site_columns=site_columns))
-    entries = []
-    for entry in listed:
-        # What a path says goes before a column.
-        said = _said_by_path(
-            entry.path, f"{path}:{entry.line}", problems, group_regex, site_regex, entry.group, entry.sites
-        )
-        if said is not None:
-            entries.append(replace(entry, group=said[0], sites=said[1]))
+    # What a path says goes before a column.
+    completed = [_completed(entry, entry.path, problems, group_regex, site_regex) for entry in listed]
+    entries = [entry for entry in completed if entry is not None]
     if target is not None:
         entries = _checked_targets(table, entries, target)
     texts = [entry.label for entry in entries]
@@ -150,13 +148,9 @@ def scan_csv(
     read_label = label_reader(texts, classes)
     placed: list[tuple[str | None, RoiImage]] = []
     for entry, image_name in zip(entries, image_names([e.path for e in entries]), strict=True):
-        try:
-            label = read_label(entry.label)
-        except HistobenchError as error:
-            table.report(entry.line, str(error), "label")
-            continue
-        file, origin = path.parent / Path(entry.path).expanduser(), f"{path}:{entry.line}"
-        placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group, entry.sites)))
+        label = _label(entry, read_label, problems)
+        if label is not None:
+            placed.append(entry.placed(path.parent / Path(entry.path).expanduser(), label, image_name))
     if not entries and not problems:
         raise HistobenchError(f"{path} lists no images")
     splits = arrange(placed, split, seed=seed)
@@ -257,7 +251,8 @@ def _images_of(
         else:
             said = {name: cells[f"{start}{name}"] for name in sited}
             sites = as_sites({name: "" if cell in _EMPTY else cell for name, cell in said.items()})
-            yield _ListedImage(row.line, word, file, label, cells.get(group_column) or None, sites)
+            named = cells.get(group_column) or None
+            yield _ListedImage(f"{table.path}:{row.line}", word, file, label, named, sites)
 
 
 def _add_target(table: _Table, target: TargetColumns) -> None:
@@ -299,7 +294,7 @@ def _checked_targets(table: _Table, entries: list[_ListedImage], target: TargetC
             row = target.row([sites[key] for key in target.keys])
         except HistobenchError as error:
             same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
-            table.report(entry.line, f"{entry.path}: {error}", "label", same)
+            table.problems.append(Problem(entry.origin, f"{entry.path}: {error}", "label", same))
             continue
         numbers = {key: repr(number) for key, number in zip(target.keys, row, strict=True)}
         found.append(replace(entry, sites=as_sites({**sites, **numbers})))
@@ -310,33 +305,41 @@ def _checked_targets(table: _Table, entries: list[_ListedImage], target: TargetC
     return found
 
 
-def _said_by_path(
+def _completed(
+    entry: _ListedImage,
     path: str,
-    origin: str,
     problems: list[Problem],
     group_regex: str | None,
     site_regex: str | None,
-    group: str | None = None,
-    sites: Sites = (),
-) -> tuple[str | None, Sites] | None:
-    """Group and sites with what a path says of them; None where an expression does not fit: a problem."""
+) -> _ListedImage | None:
+    """The image with the group and sites that a path says; None, and a problem, where a regex fits nothing."""
 
     def unfit(what: str, regex: str) -> None:
         message = f"`{what}_regex` {regex!r} finds no {what} in {path!r}"
-        problems.append(Problem(origin, message, f"{what}s", same=f"{what} {regex}"))
+        problems.append(Problem(entry.origin, message, f"{what}s", same=f"{what} {regex}"))
 
     if group_regex is not None:
         group = group_of(path, group_regex)
         if group is None:
             unfit("group", group_regex)
             return None
+        entry = replace(entry, group=group)
     if site_regex is not None:
         found = sites_in_path(path, site_regex)
         if found is None:
             unfit("site", site_regex)
             return None
-        sites = as_sites({**dict(sites), **found})
-    return group, sites
+        entry = replace(entry, sites=as_sites({**dict(entry.sites), **found}))
+    return entry
+
+
+def _label(entry: _ListedImage, read: Callable[[str], int], problems: list[Problem]) -> int | None:
+    """The label of an image; None where it cannot be read: a problem."""
+    try:
+        return read(entry.label)
+    except HistobenchError as error:
+        problems.append(Problem(entry.origin, str(error), "label"))
+        return None
 
 
 # Datasets that are folders: one folder per class, with or without train/val/test above them.
@@ -379,10 +382,10 @@ def scan_folder(
     for (word, class_name, file), image_name in zip(
         found, image_names([f for _, _, f in found]), strict=True
     ):
-        origin = str(root / file)
-        said = _said_by_path(file, origin, problems, group_regex, site_regex)
-        if said is not None and class_name in ids:
-            placed.append((word, RoiImage(root / file, ids[class_name], image_name, origin, *said)))
+        listed = _ListedImage(str(root / file), word, file, class_name)
+        entry = _completed(listed, file, problems, group_regex, site_regex)
+        if entry is not None and class_name in ids:
+            placed.append(entry.placed(root / file, ids[class_name], image_name))
     splits = arrange(placed, split, seed=seed)
     dataset = RoiDataset(name or root.resolve().name, classes, splits)
     return Reading(dataset, tuple(problems), tuple(warnings))
@@ -477,17 +480,6 @@ def _some(names: Iterable[str]) -> str:
 _LABEL_KEYS = ("label", "cls", "class")
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """One listed image, still as text."""
-
-    path: Path  # shard.tar/member
-    split: str | None
-    label: str
-    group: str | None
-    sites: Sites
-
-
 def shards_in(folder: Path) -> list[Path]:
     """The TAR files of a folder, or of its train/val/test folders, sorted."""
     below = [
@@ -519,7 +511,7 @@ def scan_tar(
     check_site_names(site_columns)
     samples = [sample for shard in shards for sample in _samples(shard, problems, site_columns)]
     if split is None:
-        unplaced = next((sample.path.parent for sample in samples if sample.split is None), None)
+        unplaced = next((Path(sample.path).parent for sample in samples if sample.split is None), None)
         if unplaced is not None:
             raise HistobenchError(
                 f"{unplaced}: the name does not begin with train, val or test; give `split` 0.7/0.1/0.2"
@@ -530,26 +522,18 @@ def scan_tar(
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
     base = source if source.is_dir() else source.parent
-    known_as = image_names([sample.path.relative_to(base).as_posix() for sample in samples])
+    known_as = image_names([Path(sample.path).relative_to(base).as_posix() for sample in samples])
     placed: list[tuple[str | None, RoiImage]] = []
     for sample, image_name in zip(samples, known_as, strict=True):
-        origin = str(sample.path)
-        said = _said_by_path(
-            image_name, origin, problems, group_regex, site_regex, sample.group, sample.sites
-        )
-        if said is None:
-            continue
-        try:
-            label = read_label(sample.label)
-        except HistobenchError as error:
-            problems.append(Problem(origin, str(error), "label"))
-            continue
-        placed.append((sample.split, RoiImage(sample.path, label, image_name, origin, *said)))
+        entry = _completed(sample, image_name, problems, group_regex, site_regex)
+        label = None if entry is None else _label(entry, read_label, problems)
+        if entry is not None and label is not None:
+            placed.append(entry.placed(Path(entry.path), label, image_name))
     dataset = RoiDataset(name or source.stem, classes, arrange(placed, split, seed=seed))
     return Reading(dataset, tuple(problems))
 
 
-def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) -> list[_Sample]:
+def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) -> list[_ListedImage]:
     members = tar_members(str(shard))
     by_key: dict[str, dict[str, str]] = defaultdict(dict)
     for member in members:
@@ -569,18 +553,18 @@ def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) 
             image = next((parts[suffix] for suffix in IMAGE_SUFFIXES if suffix in parts), None)
             if image is None:
                 continue
-            origin = shard / image
+            origin = str(shard / image)
             about = _about(text_of(parts[".json"])) if ".json" in parts else {}
             written = [str(about[key]) for key in _LABEL_KEYS if key in about]
             label = text_of(parts[".cls"]) if ".cls" in parts else next(iter(written), "")
             if not label:
-                problems.append(Problem(str(origin), "no label (expected .cls, or .json with 'label')"))
+                problems.append(Problem(origin, "no label (expected .cls, or .json with 'label')"))
                 continue
             group = str(about["group"]) if about.get("group") not in (None, "") else None
             said = {str(key).lower(): value for key, value in about.items()}
             named = wanted_columns(said, site_columns)
             sites = as_sites({name: "" if said[name] is None else str(said[name]) for name in named})
-            samples.append(_Sample(origin, _split_of(shard), label, group, sites))
+            samples.append(_ListedImage(origin, _split_of(shard), origin, label, group, sites))
     return samples
 
 

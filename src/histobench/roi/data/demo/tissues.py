@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from histobench.roi.data.demo.drawing import Array, Brush, DrawnTissue, fields, inside, layer, press, ramp
@@ -486,3 +488,17 @@ def paint_tumour(brush: Brush) -> DrawnTissue:
         brush.press("fragment", y[keep], x[keep])
         eosin += (1.0 - filled) * np.maximum(grain * np.float32(0.15) + np.float32(0.25), 0.0)
     return brush.finish(haematoxylin, eosin)
+
+
+#: By class, in the order of the ids.
+PAINTERS: dict[str, Callable[[Brush], DrawnTissue]] = {
+    "NORM": paint_normal,
+    "STR": paint_stroma,
+    "TUM": paint_tumour,
+    "MUS": paint_muscle,
+    "MUC": paint_mucus,
+    "LYM": paint_lymphocytes,
+    "DEB": paint_debris,
+    "BACK": paint_background,
+    "ADI": paint_fat,
+}
