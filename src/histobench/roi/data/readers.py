@@ -312,7 +312,7 @@ def _completed(
     group_regex: str | None,
     site_regex: str | None,
 ) -> _ListedImage | None:
-    """The image with the group and sites that a path says; None, and a problem, where a regex fits nothing."""
+    """The image with group and sites that a path says; None, and a problem, where a regex does not fit."""
 
     def unfit(what: str, regex: str) -> None:
         message = f"`{what}_regex` {regex!r} finds no {what} in {path!r}"
