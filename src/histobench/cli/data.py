@@ -376,7 +376,7 @@ def _print_line(console: Console, word: str, text: str) -> None:
 
 
 def _split(args: argparse.Namespace) -> int:
-    from histobench.roi.data.csv_writer import write_csv
+    from histobench.roi.data.source import write_csv
 
     if args.output.lower().endswith(".txt"):
         raise HistobenchError(f"{args.output}: the class map takes this name; end the output in .csv")

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from builders import examples
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.csv_writer import write_csv
 from histobench.roi.data.readers import scan_csv
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.source import load_dataset
+from histobench.roi.data.source import load_dataset, write_csv
 
 CLASSES = ("NORM", "STR", "TUM")
 WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"

@@ -15,9 +15,8 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import check_dataset, cramers_v, site_warnings
-from histobench.roi.data.csv_writer import write_csv
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.source import DatasetSource, load_dataset
+from histobench.roi.data.source import DatasetSource, load_dataset, write_csv
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.feature_file import FeatureSet, load, save

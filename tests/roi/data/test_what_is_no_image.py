@@ -108,7 +108,7 @@ RAMP = np.linspace(0, 4095, 32 * 32 * 3).round().astype(np.uint16).reshape(32, 3
 
 
 def test_twelve_bits_in_sixteen_are_not_black(caplog: pytest.LogCaptureFixture) -> None:
-    images._once_said().clear()
+    images._said.clear()
     picture = open_rgb(tiff(RAMP))
     np.testing.assert_array_equal(np.asarray(picture), np.rint(RAMP / 4095 * 255))
     assert "read as 12-bit data" in picture.info[NOTE]

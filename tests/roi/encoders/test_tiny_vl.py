@@ -16,7 +16,7 @@ from tiny_vl_captions import NAMES, TEMPLATES, make_caption
 from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
-from histobench.roi.encoders.tiny_vl import WEIGHTS, build_tiny_vl
+from histobench.roi.encoders.tiny_vl import WEIGHTS
 from histobench.roi.encoders.tiny_vl.encoder import (
     EMBED_DIM,
     MAX_WORDS,
@@ -37,7 +37,7 @@ PROMPTS = [f"This is a pathology image showing {PROMPT_WORDS[c]} tissue characte
 
 @pytest.fixture(scope="module")
 def encoder() -> TinyVLEncoder:
-    return build_tiny_vl(TRANSFORM)
+    return load_tiny_vl(WEIGHTS, TRANSFORM)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_other_input_sizes_give_nearly_the_same_answer(
 ) -> None:
     tiles, labels = sample
     native = encoder.run_zero_shot(PROMPTS, sample_features, "cpu").argmax(1)
-    other = build_tiny_vl(TRANSFORM.with_size(size))
+    other = load_tiny_vl(WEIGHTS, TRANSFORM.with_size(size))
     probabilities = other.run_zero_shot(PROMPTS, _features(other, tiles), "cpu")
     assert _accuracy(probabilities, labels) > 0.5
     assert (probabilities.argmax(1) == native).float().mean() > (0.6 if size == 64 else 0.9)

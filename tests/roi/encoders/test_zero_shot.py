@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import PromptEncoder, class_vectors
-from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.construct import ImageTextEncoder, construct
 from histobench.roi.encoders.families.family import wordpiece_tokenizer
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.encoders.zoo_encoder import ImageTextEncoder
 
 
 def slow_class_vector(vectors: list[list[float]]) -> list[float]:

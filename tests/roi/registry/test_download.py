@@ -22,7 +22,7 @@ import pytest
 from histobench.core import http as transfer
 from histobench.core.errors import HistobenchError
 from histobench.roi.registry import download
-from histobench.roi.registry.download import fetch, fetch_all
+from histobench.roi.registry.download import Fetcher
 from histobench.roi.registry.entry import RemoteFile
 
 from .conftest import Habits, answer
@@ -47,7 +47,7 @@ def _file(server: Habits, data: bytes = DATA, **more: object) -> RemoteFile:
 
 
 def _fetch(file: RemoteFile, folder: Path) -> bytes:
-    return fetch(file, folder, dataset="x", pause=0.01).path.read_bytes()
+    return Fetcher(folder, "x", pause=0.01).fetch(file).path.read_bytes()
 
 
 def test_a_download_that_breaks_goes_on_where_it_stopped(server: Habits, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_busy_server_is_asked_again_when_it_says(server: Habits, tmp_path: Pat
         answer(503, Retry_After="soon"),
     ]
     clock = _Clock()
-    found = fetch(_file(server), tmp_path, dataset="x", stop=clock)
+    found = Fetcher(tmp_path, "x", stop=clock).fetch(_file(server))
     assert found.path.read_bytes() == DATA
     assert clock.waits[0] == 1
     assert clock.waits[1] == 42
@@ -278,7 +278,7 @@ def test_an_error_stops_the_other_files(server: Habits, tmp_path: Path) -> None:
     server.script["/b.zip"] = [lambda handler: (time.sleep(0.3), answer(404)(handler))[1]]
     other = RemoteFile(name="b.zip", url=f"{server.address}/b.zip")
     with pytest.raises(HistobenchError, match=r"b\.zip: no longer available"):
-        fetch_all([_file(server), other], tmp_path, dataset="x")
+        Fetcher(tmp_path, "x").fetch_all([_file(server), other])
     assert not (tmp_path / "a.zip").exists()
 
 
@@ -295,7 +295,7 @@ def test_an_address_or_a_proxy_that_is_none_is_one_line(
 def test_a_slow_server_is_waited_for(server: Habits, tmp_path: Path) -> None:
     server.slow = 0.05
     seen: list[int] = []
-    fetch(_file(server), tmp_path, dataset="x", progress=lambda name, have, total: seen.append(have))
+    Fetcher(tmp_path, "x", progress=lambda name, have, total: seen.append(have)).fetch(_file(server))
     assert seen == sorted(seen)
     assert seen[-1] == len(DATA)
 
@@ -318,7 +318,7 @@ def test_too_little_disk_is_said_before_the_first_byte(
 ) -> None:
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("U", (), {"free": 1_000})())
     with pytest.raises(HistobenchError, match=r"needs 3\.0 MB, but .* has 0\.0 MB free"):
-        fetch_all([_file(server)], tmp_path, dataset="x")
+        Fetcher(tmp_path, "x").fetch_all([_file(server)])
     assert server.seen == []
 
 

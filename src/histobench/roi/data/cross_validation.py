@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.split import imbalance
+from histobench.roi.data.split import imbalance, units
 
 Ints = NDArray[np.int64]
 LEAVE_ONE_GROUP_OUT = "leave-one-group-out"
@@ -91,12 +91,11 @@ def splits_of(
     seed, not on the order of the images.
     """
     order = np.array(sorted(range(len(labels)), key=lambda row: (names[row], int(labels[row]), row)))
-    sorted_labels = np.asarray(labels)[order]
-    keys = [_group_key(groups, row, place) for place, row in enumerate(order)]
-    unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    class_of = np.unique(sorted_labels, return_inverse=True)[1]
-    counts = np.zeros((int(unit_of.max(initial=-1)) + 1, int(class_of.max(initial=-1)) + 1))
-    np.add.at(counts, (unit_of, class_of), 1)
+    keys = [
+        f"g{groups[row]}" if groups is not None and groups[row] else f"i{place:09d}"
+        for place, row in enumerate(order)
+    ]
+    unit_of, counts = units(np.asarray(labels)[order], keys)
     folds = scheme.folds or len(counts)
     if len(counts) < max(folds, 2):
         raise HistobenchError(f"{len(counts)} groups (patients, slides) do not make {max(folds, 2)} folds")
@@ -111,10 +110,6 @@ def splits_of(
             for k in range(folds)
         ]
     return found
-
-
-def _group_key(groups: Sequence[str] | None, row: int, place: int) -> str:
-    return f"g{groups[row]}" if groups is not None and groups[row] else f"i{place:09d}"
 
 
 def _folds(counts: NDArray[np.float64], folds: int, rng: np.random.Generator) -> Ints:

@@ -190,19 +190,16 @@ def _image_column(name: str, schema: Any, asked: str | None) -> str:
     if len(found) == 1:
         return str(found[0])
     what = f"several columns of images ({', '.join(found)})" if found else "no column of images"
-    raise HistobenchError(f"{HUB}{name} has {what}; name one with `image_column`: {_columns(schema)}")
+    raise HistobenchError(f"{HUB}{name} has {what}; name one with `image_column`: {', '.join(schema.names)}")
 
 
 def _one_column(name: str, schema: Any, asked: str | None, usual: str, option: str) -> str:
     wanted = asked or usual
     if wanted in schema.names:
         return wanted
-    hint = did_you_mean(wanted, schema.names) if asked else f"name it with `{option}`: {_columns(schema)}"
+    listed = ", ".join(schema.names)
+    hint = did_you_mean(wanted, schema.names) if asked else f"name it with `{option}`: {listed}"
     raise HistobenchError(f"{HUB}{name} has no column {wanted!r}; {hint}")
-
-
-def _columns(schema: Any) -> str:
-    return ", ".join(schema.names)
 
 
 def _is_nested(kind: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import logging
 import warnings
@@ -34,6 +33,8 @@ _TWELVE_BITS = 4095
 _BLOCK = 2**20
 #: Key of a Pillow image's `info`: what was assumed to read it, in words.
 NOTE = "histobench_note"
+#: Kinds of such notes that this process has warned of.
+_said: set[str] = set()
 
 
 def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Image:
@@ -79,7 +80,9 @@ def picture_rgb(picture: Image.Image) -> Image.Image:
             raise HistobenchError("the picture has no pixels")
         _check_pixels(picture.width, picture.height)
         if picture.mode.startswith("I;16"):
-            return array_rgb(_sixteen_bits(picture))
+            import numpy as np
+
+            return array_rgb(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
         return _rgb(ImageOps.exif_transpose(picture), picture.format)
     except (MemoryError, HistobenchError):
         raise
@@ -114,16 +117,11 @@ def array_rgb(samples: NDArray[np.generic]) -> Image.Image:
     return _from_samples(samples, 2**16 - 1, "RGB" if channels >= 3 else "MINISBLACK", alpha)
 
 
-@functools.cache
-def _once_said() -> set[str]:
-    return set()
-
-
 def _say_once(label: str, note: str) -> None:
     """Warn of the first image of a kind; a set of them would say the same thousands of times."""
     kind = note.partition(";")[0]
-    if kind not in _once_said():
-        _once_said().add(kind)
+    if kind not in _said:
+        _said.add(kind)
         log.warning("%s: %s (shown once; other images may be affected)", label, note)
 
 
@@ -148,7 +146,9 @@ def _open(source: bytes) -> Image.Image:
         if image.format == "TIFF" and not _is_plain_tiff(image):
             return _open_tiff(source)
         if image.format == "PNG" and image.tile and str(image.tile[0][3]).endswith("16B"):
-            rgb = _open_deep_png(source)
+            import imagecodecs
+
+            rgb = array_rgb(imagecodecs.png_decode(source))
             return _oriented(rgb, image.getexif().get(_ORIENTATION, 1))
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
@@ -195,7 +195,10 @@ def _open_tiff(source: bytes) -> Image.Image:
         _check_pixels(page.imagewidth, page.imagelength)
         if page.size > 5 * _MOST_PIXELS:  # as many planes as CMYK with transparency has
             raise HistobenchError(f"{page.size:,} samples are too many for a tissue region")
-        _check_samples(page.dtype, page.bitspersample)
+        if page.dtype is None or page.dtype.kind not in "ub" or page.bitspersample > 16:
+            raise HistobenchError(
+                f"{page.dtype} samples have no agreed black and white; save the image with 8 or 16 bits"
+            )
         samples = page.asarray()
         declared = [page.tags.valueof(tag) for tag in (_MAX_SAMPLE_VALUE, _S_MAX_SAMPLE_VALUE)]
         orientation = page.tags.valueof(_ORIENTATION, default=1)
@@ -235,12 +238,6 @@ def _white(samples: NDArray[np.generic], bits: int, declared: list[object]) -> t
     return full, ""
 
 
-def _open_deep_png(source: bytes) -> Image.Image:
-    import imagecodecs
-
-    return array_rgb(imagecodecs.png_decode(source))
-
-
 def _unread_samples(picture: Image.Image) -> bytes | None:
     """The file of a picture of 16 bits that was opened and no more: Pillow would keep eight of them."""
     tiles, file = getattr(picture, "tile", None), getattr(picture, "fp", None)
@@ -254,19 +251,6 @@ def _unread_samples(picture: Image.Image) -> bytes | None:
         return bytes(file.read())
     finally:
         file.seek(place)
-
-
-def _sixteen_bits(picture: Image.Image) -> NDArray[np.generic]:
-    import numpy as np
-
-    return np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16)
-
-
-def _check_samples(dtype: np.dtype[np.generic] | None, bits: int) -> None:
-    if dtype is None or dtype.kind not in "ub" or bits > 16:
-        raise HistobenchError(
-            f"{dtype} samples have no agreed black and white; save the image with 8 or 16 bits"
-        )
 
 
 def _from_samples(

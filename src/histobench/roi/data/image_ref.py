@@ -129,7 +129,10 @@ def _in_container(container: str, member: str, name: str) -> ImageRef:
             return _zip_member(container, name, entry)
     else:
         table, _, row = member.rpartition("/")
-        rows = _npy_rows(container) if suffix == ".npy" else hdf5_rows(container, table)
+        if suffix == ".npy":
+            rows = _npy_rows(container, *_state(container, "NumPy"))
+        else:
+            rows = hdf5_rows(container, table)
         if row.isascii() and row.isdigit() and int(row) < rows.images and not (suffix == ".npy" and table):
             offset = rows.offset + int(row) * rows.size
             return ImageRef(container, name, offset, rows.size, f"rgb:{rows.width}x{rows.height}")
@@ -217,12 +220,8 @@ def _zip_member(archive: str, name: str, entry: zipfile.ZipInfo) -> ImageRef:
     return ImageRef(archive, name, offset, entry.compress_size, f"zip:{size}:{entry.CRC}")
 
 
-def _npy_rows(file: str) -> Rows:
-    return _npy_header(file, *_state(file, "NumPy"))
-
-
 @functools.lru_cache(maxsize=256)
-def _npy_header(file: str, size: int, changed: int) -> Rows:
+def _npy_rows(file: str, size: int, changed: int) -> Rows:
     import numpy as np
 
     try:

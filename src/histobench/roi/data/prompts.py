@@ -56,12 +56,11 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     """
     path = Path(path)
     text = read_text(path, what="prompt file", limit=HAND_WRITTEN)
-    if path.suffix.lower() == ".json":
-        return _from_mapping(path, _json_of(path, text), tuple(classes))
     if path.suffix.lower() in (".yaml", ".yml"):
         return _from_mapping(path, _parse_yaml(path, text), tuple(classes))
-    if text.lstrip().startswith("{"):
-        return _from_mapping(path, _json_of(path, text), tuple(classes))
+    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+        content = read_json(text, where=str(path), pairs=lambda pairs: _without_doubles(path, pairs))
+        return _from_mapping(path, content, tuple(classes))
     return _from_lines(path, text, tuple(classes))
 
 
@@ -154,10 +153,6 @@ def _strings(path: Path, where: str, value: Any) -> list[str]:
 def _fill(template: str, name: str) -> str:
     # Not str.format: a template may contain other braces. One pass, so that a name is never filled again.
     return re.sub(r"CLASSNAME|\{\}", lambda _: name, template)
-
-
-def _json_of(path: Path, text: str) -> Any:
-    return read_json(text, where=str(path), pairs=lambda pairs: _without_doubles(path, pairs))
 
 
 def _without_doubles(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

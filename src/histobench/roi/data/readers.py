@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -47,39 +47,67 @@ def image_names(written: Sequence[str]) -> list[str]:
     >>> image_names(["a/1.png", "b/1.png", "b/2.png"])
     ['a/1.png', 'b/1.png', 'b/2.png']
     """
+    # A path written on Windows keeps its backslashes in the CSV.
+    names = [(PureWindowsPath(path) if "\\" in path else PurePosixPath(path)).name for path in written]
     owner: dict[str, str] = {}
-    names = [_file_name(path) for path in written]
     for name, path in zip(names, written, strict=True):
         if owner.setdefault(name, path) != path:
             return list(written)
     return names
 
 
-def _file_name(path: str) -> str:
-    # A path written on Windows keeps its backslashes in the CSV.
-    return PureWindowsPath(path).name if "\\" in path else PurePosixPath(path).name
-
-
 _EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
+#: Kinds of problems, in the order in which those of one line are told.
+_KINDS = ("row", "groups", "sites", "label")
 _LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
 
 
 @dataclass(frozen=True)
 class _Row:
     line: int
-    cells: Mapping[str, str]
+    cells: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A CSV as text: the rows that have no more cells than the header, and what is wrong so far."""
+
+    path: Path
+    header: list[str]
+    rows: list[_Row]
+    problems: list[Problem]
+
+    @property
+    def starts(self) -> list[str]:
+        """What the columns of each split begin with; nothing where a row is one image."""
+        return [f"{word}_" for word in SPLITS if f"{word}_path" in self.header] or [""]
+
+    def require(self, column: str) -> None:
+        if column not in self.header:
+            if len(self.header) == 1:
+                raise HistobenchError(f"{self.path} is not a CSV with the columns {_LAYOUTS}")
+            hint = did_you_mean(column, self.header)
+            raise HistobenchError(
+                f"{self.path} has no column {column!r}; {hint} (expected columns: {_LAYOUTS})"
+            )
+
+    def report(self, line: int, message: str, kind: str = "row") -> None:
+        self.problems.append(Problem(f"{self.path}:{line}", message, kind))
 
 
 @dataclass(frozen=True)
 class _ListedImage:
     """One listed image, still as text; without a `split` it is yet to be assigned to one."""
 
-    line: int
+    origin: str
     split: str | None
     path: str
     label: str
-    group: str | None
+    group: str | None = None
     sites: Sites = ()
+
+    def placed(self, file: Path, label: int, name: str) -> tuple[str | None, RoiImage]:
+        return self.split, RoiImage(file, label, name, self.origin, self.group, self.sites)
 
 
 def scan_csv(
@@ -102,52 +130,43 @@ def scan_csv(
     taken by themselves, others by `site_columns`. With a `target` its columns are read instead of labels.
     """
     path = Path(path)
-    problems: list[Problem] = []
-    header, rows = _table(path, problems)
+    table = _read_table(path)
+    problems = table.problems
     check_site_names(site_columns)
     if target is not None:
-        header, rows = _with_target(path, header, rows, target)
+        _add_target(table, target)
         classes, site_columns = (target.kind,), (*site_columns, *target.keys)
-    header, rows = _with_places(header, rows)
-    entries = _entries(
-        path, header, rows, problems, split=split, group_column=group_column, site_columns=site_columns
-    )
+    _add_places(table)
+    listed = list(_entries(table, splitting=split is not None, group=group_column, site_columns=site_columns))
     # What a path says goes before a column.
-    if group_regex is not None:
-        entries = _from_paths(path, entries, problems, ("group", group_regex), _with_group)
-    if site_regex is not None:
-        entries = _from_paths(path, entries, problems, ("site", site_regex), _with_sites)
+    completed = [_completed(entry, entry.path, problems, group_regex, site_regex) for entry in listed]
+    entries = [entry for entry in completed if entry is not None]
     if target is not None:
-        entries = _checked_targets(path, entries, problems, target)
+        entries = _checked_targets(table, entries, target)
     texts = [entry.label for entry in entries]
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
     placed: list[tuple[str | None, RoiImage]] = []
     for entry, image_name in zip(entries, image_names([e.path for e in entries]), strict=True):
-        origin = f"{path}:{entry.line}"
-        try:
-            label = read_label(entry.label)
-        except HistobenchError as error:
-            problems.append(Problem(origin, str(error), "label"))
-            continue
-        file = path.parent / Path(entry.path).expanduser()
-        placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group, entry.sites)))
+        label = _label(entry, read_label, problems)
+        if label is not None:
+            placed.append(entry.placed(path.parent / Path(entry.path).expanduser(), label, image_name))
     if not entries and not problems:
         raise HistobenchError(f"{path} lists no images")
     splits = arrange(placed, split, seed=seed)
-    problems.sort(key=lambda problem: int(problem.origin.rpartition(":")[2]))
+    problems.sort(key=lambda problem: (int(problem.origin.rpartition(":")[2]), _KINDS.index(problem.kind)))
     return Reading(RoiDataset(name or path.stem, classes, splits), tuple(problems))
 
 
-def _table(path: Path, problems: list[Problem]) -> tuple[list[str], list[_Row]]:
-    """The header and the rows that have no more cells than it; blank rows are left out."""
+def _read_table(path: Path) -> _Table:
+    """The table of a CSV; blank rows are left out."""
     text = read_text(path, what="dataset CSV")
     first = text.lstrip().splitlines()[0]
     delimiter = max(",;\t", key=first.count)
     # strict: a quote that is never closed must not swallow the rest of the file.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
-    rows: list[_Row] = []
+    table = _Table(path, [], [], [])
+    header = table.header
     line = 1
     try:
         for cells in reader:
@@ -156,166 +175,117 @@ def _table(path: Path, problems: list[Problem]) -> tuple[list[str], list[_Row]]:
             if not any(cells):
                 continue
             if not header:
-                header = _header(path, start, cells)
+                header += [cell.lower() for cell in cells]
+                double = next((name for name in header if name and header.count(name) > 1), None)
+                if double is not None:
+                    raise HistobenchError(f"{path}:{start}: the column {double!r} is there twice")
             elif any(cells[len(header) :]):
-                problems.append(
-                    Problem(f"{path}:{start}", f"{len(cells)} cells where the header has {len(header)}")
-                )
+                table.report(start, f"{len(cells)} cells where the header has {len(header)}")
             else:
                 padded = cells + [""] * (len(header) - len(cells))
-                rows.append(_Row(start, dict(zip(header, padded, strict=False))))
+                table.rows.append(_Row(start, dict(zip(header, padded, strict=False))))
     except csv.Error as error:
         raise HistobenchError(f"{path}:{line}: not a valid CSV row: {error}") from None
-    return header, rows
-
-
-def _header(path: Path, line: int, cells: list[str]) -> list[str]:
-    names = [cell.lower() for cell in cells]
-    double = next((name for name in names if name and names.count(name) > 1), None)
-    if double is not None:
-        raise HistobenchError(f"{path}:{line}: the column {double!r} is there twice")
-    return names
+    return table
 
 
 def _entries(
-    path: Path,
-    header: Sequence[str],
-    rows: Sequence[_Row],
-    problems: list[Problem],
-    *,
-    split: tuple[float, float, float] | None,
-    group_column: str | None,
-    site_columns: Sequence[str],
-) -> list[_ListedImage]:
-    if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
-        if split is not None:
+    table: _Table, *, splitting: bool, group: str | None, site_columns: Sequence[str]
+) -> Iterator[_ListedImage]:
+    """The images of a table with columns for each split, or with a row for each image."""
+    path, header = table.path, table.header
+    words = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
+    if words:
+        if splitting:
             raise HistobenchError(f"{path} says itself what is train and test; leave out `split`")
-        return _wide(path, header, rows, problems, group_column=group_column, site_columns=site_columns)
-    return _long(
-        path,
-        header,
-        rows,
-        problems,
-        splitting=split is not None,
-        group_column=group_column,
-        site_columns=site_columns,
-    )
-
-
-def _wide(
-    path: Path,
-    header: Sequence[str],
-    rows: Sequence[_Row],
-    problems: list[Problem],
-    *,
-    group_column: str | None,
-    site_columns: Sequence[str],
-) -> list[_ListedImage]:
-    present = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
-    for word in present:
-        for column in (f"{word}_path", f"{word}_label"):
-            _require(path, column, header)
-    entries = []
-    for word in present:
-        for name in site_columns:
-            _require(path, f"{word}_{name.lower()}", header)
-        there = [column.removeprefix(f"{word}_") for column in header if column.startswith(f"{word}_")]
-        sited = wanted_columns(there, site_columns)
-        for row in rows:
-            file, label = row.cells[f"{word}_path"], row.cells[f"{word}_label"]
-            if file in _EMPTY and label in _EMPTY:
-                continue
-            if group_column:
-                _require(path, f"{word}_{group_column.lower()}", header)
-            group = row.cells.get(f"{word}_{(group_column or 'group').lower()}") or None
-            sites = as_sites({name: _known(row.cells[f"{word}_{name}"]) for name in sited})
-            entry = _ListedImage(row.line, word, file, label, group, sites)
-            if _complete(path, entry, f"{word}_path", f"{word}_label", problems):
-                entries.append(entry)
-    return entries
-
-
-def _long(
-    path: Path,
-    header: Sequence[str],
-    rows: Sequence[_Row],
-    problems: list[Problem],
-    *,
-    splitting: bool,
-    group_column: str | None,
-    site_columns: Sequence[str],
-) -> list[_ListedImage]:
+        for column in (f"{word}_{name}" for word in words for name in ("path", "label")):
+            table.require(column)
+        for word in words:
+            for name in site_columns:
+                table.require(f"{word}_{name.lower()}")
+            yield from _images_of(table, f"{word}_path", word, group, site_columns)
+        return
     file_column = next((column for column in CSV_COLUMNS["image_path"] if column in header), "image_path")
-    asked = [name.lower() for name in (group_column, *site_columns) if name]
+    asked = [name.lower() for name in (group, *site_columns) if name]
     for column in (file_column, "label", *asked):
-        _require(path, column, header)
+        table.require(column)
     if splitting and "split" in header:
         raise HistobenchError(f"{path} has a split column; leave out `split`, or remove the column")
     if not splitting and "split" not in header:
         raise HistobenchError(
             f"{path} has no split column; add one (train, val or test), or give shares: `split` 0.7/0.1/0.2"
         )
-    sited = wanted_columns(header, site_columns)
-    entries = []
-    for row in rows:
-        split = None if splitting else SPLIT_WORDS.get(row.cells["split"].lower())
-        group = row.cells.get((group_column or "group").lower()) or None
-        sites = as_sites({name: _known(row.cells[name]) for name in sited})
-        entry = _ListedImage(row.line, split, row.cells[file_column], row.cells["label"], group, sites)
-        if not splitting and split is None:
-            word = row.cells["split"]
-            message = f"split {word!r} is not train, val or test" if word else "no split"
-            problems.append(Problem(f"{path}:{row.line}", message))
-        elif _complete(path, entry, file_column, "label", problems):
-            entries.append(entry)
-    return entries
+    yield from _images_of(table, file_column, None, group, site_columns)
 
 
-def _with_target(
-    path: Path, header: Sequence[str], rows: Sequence[_Row], target: TargetColumns
-) -> tuple[list[str], list[_Row]]:
-    """The table with the target's columns among the sites, and its kind as the label of every image."""
-    starts = [f"{word}_" for word in SPLITS if f"{word}_path" in header] or [""]
+def _images_of(
+    table: _Table, file_column: str, split: str | None, group: str | None, site_columns: Sequence[str]
+) -> Iterator[_ListedImage]:
+    """The complete images of one split's columns, or, without a `split`, of a table with a row for each."""
+    start = f"{split}_" if split else ""
+    label_column, group_column = f"{start}label", f"{start}{(group or 'group').lower()}"
+    there = [column.removeprefix(start) for column in table.header if column.startswith(start)]
+    sited = wanted_columns(there, site_columns)
+    for row in table.rows:
+        cells = row.cells
+        file, label = cells[file_column], cells[label_column]
+        word = split
+        if split:
+            if file in _EMPTY and label in _EMPTY:
+                continue  # the columns of another split are longer
+            if group:
+                table.require(group_column)
+        elif "split" in cells:
+            word = SPLIT_WORDS.get(cells["split"].lower())
+            if word is None:
+                written = cells["split"]
+                message = f"split {written!r} is not train, val or test" if written else "no split"
+                table.report(row.line, message)
+                continue
+        if file in _EMPTY:
+            table.report(row.line, f"{label_column} {label!r}, but no {file_column}")
+        elif label in _EMPTY:
+            table.report(row.line, f"{file} has no {label_column}")
+        elif "\n" in file or "\r" in file:
+            table.report(row.line, f"{file_column} goes over several lines; is a quote left open?")
+        else:
+            said = {name: cells[f"{start}{name}"] for name in sited}
+            sites = as_sites({name: "" if cell in _EMPTY else cell for name, cell in said.items()})
+            named = cells.get(group_column) or None
+            yield _ListedImage(f"{table.path}:{row.line}", word, file, label, named, sites)
+
+
+def _add_target(table: _Table, target: TargetColumns) -> None:
+    """Put the target's columns among the sites, and its kind as the label of every image."""
+    starts = table.starts
     for start in starts:
         for name in target.names:
-            _require(path, f"{start}{name}", header)
-
-    def completed(row: _Row) -> _Row:
-        cells = dict(row.cells)
+            table.require(f"{start}{name}")
+    for row in table.rows:
         for start in starts:
-            unused = start and cells[f"{start}path"] in _EMPTY
-            found = {
-                f"{start}{key}": cells[f"{start}{name}"]
-                for name, key in zip(target.names, target.keys, strict=True)
-            }
-            cells |= {**found, f"{start}label": "" if unused else target.kind}
-        return _Row(row.line, cells)
-
+            for name, key in zip(target.names, target.keys, strict=True):
+                row.cells[f"{start}{key}"] = row.cells[f"{start}{name}"]
+            unused = start and row.cells[f"{start}path"] in _EMPTY
+            row.cells[f"{start}label"] = "" if unused else target.kind
     added = [f"{start}{name}" for start in starts for name in (*target.keys, "label")]
-    return list(dict.fromkeys([*header, *added])), [completed(row) for row in rows]
+    table.header.extend(name for name in added if name not in table.header)
 
 
-def _with_places(header: list[str], rows: list[_Row]) -> tuple[list[str], list[_Row]]:
-    """The table with the coordinates of tiles among the sites, where it has columns x and y."""
-    starts = [f"{word}_" for word in SPLITS if f"{word}_path" in header] or [""]
+def _add_places(table: _Table) -> None:
+    """Put the coordinates of tiles among the sites, where the table has columns x and y."""
     keys = {
         f"{start}{key}": f"{start}{column}"
-        for start in starts
-        if {f"{start}x", f"{start}y"} <= set(header)
+        for start in table.starts
+        if {f"{start}x", f"{start}y"} <= set(table.header)
         for column, key in zip(PLACE_COLUMNS, PLACE_KEYS, strict=True)
-        if f"{start}{column}" in header
+        if f"{start}{column}" in table.header
     }
-    if not keys:
-        return header, rows
-    added = [
-        _Row(row.line, {**row.cells, **{key: row.cells[name] for key, name in keys.items()}}) for row in rows
-    ]
-    return [*header, *keys], added
+    for row in table.rows:
+        row.cells.update({key: row.cells[name] for key, name in keys.items()})
+    table.header.extend(keys)
 
 
-def _checked_targets(
-    path: Path, entries: list[_ListedImage], problems: list[Problem], target: TargetColumns
-) -> list[_ListedImage]:
+def _checked_targets(table: _Table, entries: list[_ListedImage], target: TargetColumns) -> list[_ListedImage]:
     """The images whose target can be read, each number written in one way."""
     found, rows = [], []
     for entry in entries:
@@ -324,72 +294,52 @@ def _checked_targets(
             row = target.row([sites[key] for key in target.keys])
         except HistobenchError as error:
             same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
-            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label", same=same))
+            table.problems.append(Problem(entry.origin, f"{entry.path}: {error}", "label", same))
             continue
         numbers = {key: repr(number) for key, number in zip(target.keys, row, strict=True)}
         found.append(replace(entry, sites=as_sites({**sites, **numbers})))
         rows.append(row)
     wrong = target.problem(np.array(rows).reshape(len(rows), len(target.names)))
     if wrong and len(found) == len(entries):
-        problems.append(Problem(f"{path}:1", wrong, "label"))
+        table.report(1, wrong, "label")
     return found
 
 
-def _require(path: Path, column: str, header: Sequence[str]) -> None:
-    if column not in header:
-        if len(header) == 1:
-            raise HistobenchError(f"{path} is not a CSV with the columns {_LAYOUTS}")
-        hint = did_you_mean(column, header)
-        raise HistobenchError(f"{path} has no column {column!r}; {hint} (expected columns: {_LAYOUTS})")
-
-
-def _complete(
-    path: Path, entry: _ListedImage, path_column: str, label_column: str, problems: list[Problem]
-) -> bool:
-    origin = f"{path}:{entry.line}"
-    if entry.path in _EMPTY:
-        problems.append(Problem(origin, f"{label_column} {entry.label!r}, but no {path_column}"))
-    elif entry.label in _EMPTY:
-        problems.append(Problem(origin, f"{entry.path} has no {label_column}"))
-    elif "\n" in entry.path or "\r" in entry.path:
-        problems.append(Problem(origin, f"{path_column} goes over several lines; is a quote left open?"))
-    else:
-        return True
-    return False
-
-
-def _from_paths(
-    path: Path,
-    entries: list[_ListedImage],
+def _completed(
+    entry: _ListedImage,
+    path: str,
     problems: list[Problem],
-    asked: tuple[str, str],
-    read: Callable[[_ListedImage, str], _ListedImage | None],
-) -> list[_ListedImage]:
-    """The entries as `read` completes them by a regular expression; a path that does not fit is a problem."""
-    what, regex = asked
-    found = []
-    for entry in entries:
-        completed = read(entry, regex)
-        if completed is None:
-            message = f"`{what}_regex` {regex!r} finds no {what} in {entry.path!r}"
-            problems.append(Problem(f"{path}:{entry.line}", message, f"{what}s", same=f"{what} {regex}"))
-        else:
-            found.append(completed)
-    return found
+    group_regex: str | None,
+    site_regex: str | None,
+) -> _ListedImage | None:
+    """The image with group and sites that a path says; None, and a problem, where a regex does not fit."""
+
+    def unfit(what: str, regex: str) -> None:
+        message = f"`{what}_regex` {regex!r} finds no {what} in {path!r}"
+        problems.append(Problem(entry.origin, message, f"{what}s", same=f"{what} {regex}"))
+
+    if group_regex is not None:
+        group = group_of(path, group_regex)
+        if group is None:
+            unfit("group", group_regex)
+            return None
+        entry = replace(entry, group=group)
+    if site_regex is not None:
+        found = sites_in_path(path, site_regex)
+        if found is None:
+            unfit("site", site_regex)
+            return None
+        entry = replace(entry, sites=as_sites({**dict(entry.sites), **found}))
+    return entry
 
 
-def _with_group(entry: _ListedImage, regex: str) -> _ListedImage | None:
-    group = group_of(entry.path, regex)
-    return None if group is None else replace(entry, group=group)
-
-
-def _with_sites(entry: _ListedImage, regex: str) -> _ListedImage | None:
-    found = sites_in_path(entry.path, regex)
-    return None if found is None else replace(entry, sites=as_sites({**dict(entry.sites), **found}))
-
-
-def _known(cell: str) -> str:
-    return "" if cell in _EMPTY else cell
+def _label(entry: _ListedImage, read: Callable[[str], int], problems: list[Problem]) -> int | None:
+    """The label of an image; None where it cannot be read: a problem."""
+    try:
+        return read(entry.label)
+    except HistobenchError as error:
+        problems.append(Problem(entry.origin, str(error), "label"))
+        return None
 
 
 # Datasets that are folders: one folder per class, with or without train/val/test above them.
@@ -397,6 +347,9 @@ def _known(cell: str) -> str:
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 #: What file managers leave behind, besides everything that starts with a dot.
 _NOISE = frozenset({"thumbs.db", "desktop.ini", "__macosx", "ehthumbs.db", "@eadir", "icon\r"})
+
+#: Names that a message spells out before it only counts.
+_SHOWN = 4
 
 Found = tuple[str | None, str, str]  # split, class, path relative to the dataset's folder
 
@@ -429,18 +382,10 @@ def scan_folder(
     for (word, class_name, file), image_name in zip(
         found, image_names([f for _, _, f in found]), strict=True
     ):
-        group = None if group_regex is None else group_of(file, group_regex)
-        sites = {} if site_regex is None else sites_in_path(file, site_regex)
-        origin = str(root / file)
-        if group_regex is not None and group is None:
-            message = f"`group_regex` {group_regex!r} finds no group in {file!r}"
-            problems.append(Problem(origin, message, "groups", same=f"group {group_regex}"))
-        elif sites is None:
-            message = f"`site_regex` {site_regex!r} finds no site in {file!r}"
-            problems.append(Problem(origin, message, "sites", same=f"site {site_regex}"))
-        elif class_name in ids:
-            label = ids[class_name]
-            placed.append((word, RoiImage(root / file, label, image_name, origin, group, as_sites(sites))))
+        listed = _ListedImage(str(root / file), word, file, class_name)
+        entry = _completed(listed, file, problems, group_regex, site_regex)
+        if entry is not None and class_name in ids:
+            placed.append(entry.placed(root / file, ids[class_name], image_name))
     splits = arrange(placed, split, seed=seed)
     dataset = RoiDataset(name or root.resolve().name, classes, splits)
     return Reading(dataset, tuple(problems), tuple(warnings))
@@ -524,26 +469,15 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def _some(names: Iterable[str], *, shown: int = 4) -> str:
+def _some(names: Iterable[str]) -> str:
     names = list(names)
-    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + rest
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + rest
 
 
 # Datasets in TAR shards of the WebDataset layout: `key.jpg` beside `key.cls` or `key.json`.
 
 _LABEL_KEYS = ("label", "cls", "class")
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """One listed image, still as text."""
-
-    path: Path  # shard.tar/member
-    split: str | None
-    label: str
-    group: str | None
-    sites: Sites
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -577,7 +511,7 @@ def scan_tar(
     check_site_names(site_columns)
     samples = [sample for shard in shards for sample in _samples(shard, problems, site_columns)]
     if split is None:
-        unplaced = next((sample.path.parent for sample in samples if sample.split is None), None)
+        unplaced = next((Path(sample.path).parent for sample in samples if sample.split is None), None)
         if unplaced is not None:
             raise HistobenchError(
                 f"{unplaced}: the name does not begin with train, val or test; give `split` 0.7/0.1/0.2"
@@ -588,32 +522,18 @@ def scan_tar(
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
     base = source if source.is_dir() else source.parent
-    known_as = image_names([sample.path.relative_to(base).as_posix() for sample in samples])
+    known_as = image_names([Path(sample.path).relative_to(base).as_posix() for sample in samples])
     placed: list[tuple[str | None, RoiImage]] = []
     for sample, image_name in zip(samples, known_as, strict=True):
-        origin = str(sample.path)
-        group = sample.group if group_regex is None else group_of(image_name, group_regex)
-        if group_regex is not None and group is None:
-            message = f"`group_regex` {group_regex!r} finds no group in {image_name!r}"
-            problems.append(Problem(origin, message, "groups", same=f"group {group_regex}"))
-            continue
-        found = {} if site_regex is None else sites_in_path(image_name, site_regex)
-        if found is None:
-            message = f"`site_regex` {site_regex!r} finds no site in {image_name!r}"
-            problems.append(Problem(origin, message, "sites", same=f"site {site_regex}"))
-            continue
-        try:
-            label = read_label(sample.label)
-        except HistobenchError as error:
-            problems.append(Problem(origin, str(error), "label"))
-            continue
-        sites = as_sites({**dict(sample.sites), **found})
-        placed.append((sample.split, RoiImage(sample.path, label, image_name, origin, group, sites)))
+        entry = _completed(sample, image_name, problems, group_regex, site_regex)
+        label = None if entry is None else _label(entry, read_label, problems)
+        if entry is not None and label is not None:
+            placed.append(entry.placed(Path(entry.path), label, image_name))
     dataset = RoiDataset(name or source.stem, classes, arrange(placed, split, seed=seed))
     return Reading(dataset, tuple(problems))
 
 
-def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) -> list[_Sample]:
+def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) -> list[_ListedImage]:
     members = tar_members(str(shard))
     by_key: dict[str, dict[str, str]] = defaultdict(dict)
     for member in members:
@@ -633,18 +553,18 @@ def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) 
             image = next((parts[suffix] for suffix in IMAGE_SUFFIXES if suffix in parts), None)
             if image is None:
                 continue
-            origin = shard / image
+            origin = str(shard / image)
             about = _about(text_of(parts[".json"])) if ".json" in parts else {}
             written = [str(about[key]) for key in _LABEL_KEYS if key in about]
             label = text_of(parts[".cls"]) if ".cls" in parts else next(iter(written), "")
             if not label:
-                problems.append(Problem(str(origin), "no label (expected .cls, or .json with 'label')"))
+                problems.append(Problem(origin, "no label (expected .cls, or .json with 'label')"))
                 continue
             group = str(about["group"]) if about.get("group") not in (None, "") else None
             said = {str(key).lower(): value for key, value in about.items()}
             named = wanted_columns(said, site_columns)
             sites = as_sites({name: "" if said[name] is None else str(said[name]) for name in named})
-            samples.append(_Sample(origin, _split_of(shard), label, group, sites))
+            samples.append(_ListedImage(origin, _split_of(shard), origin, label, group, sites))
     return samples
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_text
 from histobench.core.parameters import shares
 from histobench.core.records import record
-from histobench.roi.data.class_map import read_class_map
+from histobench.roi.data.class_map import label_id, read_class_map
 from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
 from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
-from histobench.roi.data.roi_dataset import Reading, RoiDataset
-from histobench.roi.data.sites import TargetColumns
+from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
+from histobench.roi.data.sites import TargetColumns, site_table
 from histobench.roi.data.split import parse_fractions
+from histobench.roi.data.tables import csv_text
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
@@ -99,45 +101,23 @@ class DatasetSource(Origin, TargetOptions):
         classes = read_class_map(classes_file) if classes_file is not None else None
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
-        if target is not None and (source.is_dir() or is_shards):
+        options: dict[str, Any] = {
+            "split": split,
+            "group_regex": self.group_regex,
+            "site_regex": self.site_regex,
+            "seed": self.seed,
+        }
+        if not source.is_dir() and not is_shards:
+            options |= {"group_column": self.group_column, "site_columns": self.site_columns}
+            return scan_csv(source, classes, name, target=target, **options)
+        if target is not None:
             raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
-        if source.is_dir() or is_shards:
-            for flag, given in (("group", self.group_column), ("site", self.site_columns)):
-                if given and not (is_shards and flag == "site"):
-                    raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
+        for flag, given in (("group", self.group_column), ("site", self.site_columns)):
+            if given and not (is_shards and flag == "site"):
+                raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
         if is_shards:
-            return scan_tar(
-                source,
-                classes,
-                name,
-                split=split,
-                group_regex=self.group_regex,
-                site_regex=self.site_regex,
-                site_columns=self.site_columns,
-                seed=self.seed,
-            )
-        if not source.is_dir():
-            return scan_csv(
-                source,
-                classes,
-                name,
-                split=split,
-                group_regex=self.group_regex,
-                group_column=self.group_column,
-                site_regex=self.site_regex,
-                site_columns=self.site_columns,
-                target=target,
-                seed=self.seed,
-            )
-        return scan_folder(
-            source,
-            classes,
-            name,
-            split=split,
-            group_regex=self.group_regex,
-            site_regex=self.site_regex,
-            seed=self.seed,
-        )
+            return scan_tar(source, classes, name, site_columns=self.site_columns, **options)
+        return scan_folder(source, classes, name, **options)
 
 
 # The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
@@ -147,32 +127,43 @@ def load_dataset(
     source: str | Path,
     *,
     classes_file: str | Path | None = None,
-    name: str | None = None,
     split: str | Fractions | None = None,
-    group_regex: str | None = None,
-    group_column: str | None = None,
-    image_column: str | None = None,
-    label_column: str | None = None,
-    site_regex: str | None = None,
     site_columns: Sequence[str] = (),
-    seed: int = 0,
+    **more: Any,
 ) -> RoiDataset:
     """The dataset of a CSV file, a folder or TAR shards; see `DatasetSource` for the arguments."""
     return DatasetSource(
         str(source),
         classes_file=None if classes_file is None else str(classes_file),
-        name=name,
         split=None if split is None else shares(split, "split"),
-        group_regex=group_regex,
-        group_column=group_column,
-        image_column=image_column,
-        label_column=label_column,
-        site_regex=site_regex,
         site_columns=tuple(site_columns),
-        seed=seed,
+        **more,
     ).load()
 
 
 def scan_dataset(source: str | Path, *, classes_file: str | Path | None = None) -> Reading:
     """A dataset that says itself how it is split, with what is wrong beside what could be read."""
     return DatasetSource(str(source), None if classes_file is None else str(classes_file)).read()
+
+
+def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
+    """Write `image_path,label,split[,group][,sites]` to `target`; returns the class map beside it.
+
+    Paths are relative to the CSV. Labels are class names, or ids where a name could be taken for an id.
+    """
+    target = Path(target)
+    grouped = any(image.group is not None for images in dataset.splits.values() for image in images)
+    sites = site_table([image.sites for images in dataset.splits.values() for image in images])
+    by_id = any(label_id(name) is not None for name in dataset.classes)
+    rows = [["image_path", "label", "split", *(["group"] if grouped else []), *sites]]
+    for split in SPLITS:
+        for image in dataset.splits.get(split, ()):
+            path = Path(os.path.relpath(image.path.absolute(), target.parent.absolute())).as_posix()
+            label = str(image.label) if by_id else dataset.classes[image.label]
+            placed = dict(image.sites)
+            cells = [path, label, split, *([image.group or ""] if grouped else [])]
+            rows.append([*cells, *(placed.get(name, "") for name in sites)])
+    class_map = target.with_suffix(".txt")
+    write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
+    write_text(target, csv_text(rows))
+    return class_map

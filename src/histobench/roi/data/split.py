@@ -96,17 +96,19 @@ def split_images(
     """
     ordered = sorted(images, key=lambda image: (image.name, str(image.path), image.label))
     keys = [f"g{image.group}" if image.group is not None else f"i{i:09d}" for i, image in enumerate(ordered)]
-    groups = sorted(set(keys))
-    row = {key: index for index, key in enumerate(groups)}
-    column = {label: index for index, label in enumerate(sorted({image.label for image in ordered}))}
-    counts = np.zeros((len(groups), len(column)))
-    for key, image in zip(keys, ordered, strict=True):
-        counts[row[key], column[image.label]] += 1
-    assignment = assign_groups(counts, fractions, seed=seed)
-    chosen: dict[str, list[RoiImage]] = {split: [] for split in SPLITS}
-    for key, image in zip(keys, ordered, strict=True):
-        chosen[SPLITS[assignment[row[key]]]].append(image)
-    return {split: tuple(members) for split, members in chosen.items() if members}
+    unit_of, counts = units([image.label for image in ordered], keys)
+    assigned = assign_groups(counts, fractions, seed=seed)[unit_of]
+    placed = [(SPLITS[split], image) for split, image in zip(assigned, ordered, strict=True)]
+    return arrange(placed, None, seed=seed)
+
+
+def units(labels: Sequence[int] | NDArray[np.int64], keys: Sequence[str]) -> tuple[NDArray[np.int64], Counts]:
+    """The unit of each image, which all images of one key make up; the images of each unit by class."""
+    unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    class_of = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    counts = np.zeros((int(unit_of.max(initial=-1)) + 1, int(class_of.max(initial=-1)) + 1))
+    np.add.at(counts, (unit_of, class_of), 1)
+    return unit_of, counts
 
 
 def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> NDArray[np.int64]:

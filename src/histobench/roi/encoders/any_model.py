@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import logging
 import re
@@ -30,7 +29,7 @@ from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly,
 from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
 from histobench.roi.encoders.download import fetch_from_hub, is_offline
 from histobench.roi.encoders.families.family import pool_tokens
-from histobench.roi.encoders.own_encoder import state_sha256
+from histobench.roi.encoders.own_encoder import state_sha256, text_sha256
 from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
 from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
@@ -176,10 +175,9 @@ def _timm(
 
     def build() -> nn.Module:
         try:
-            network: nn.Module = timm.create_model(arch, pretrained=False, **arguments)
+            return timm.create_model(arch, pretrained=False, **arguments)
         except (RuntimeError, TypeError, ValueError) as error:
             raise HistobenchError(f"{name}: timm cannot build {arch!r}: {error}") from error
-        return network
 
     network = _skeleton(build)
     stated: dict[str, Any] = {**network.pretrained_cfg, **(config.get("pretrained_cfg") or {})}
@@ -190,14 +188,7 @@ def _timm(
             f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a "
             "square RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
         )
-    transform = TransformSpec(
-        resize=int(height / data["crop_pct"]),
-        crop=height,
-        interpolation=_interpolation(name, data["interpolation"]),
-        mean=_three(data["mean"]),
-        std=_three(data["std"]),
-        squash=data["crop_mode"] == "squash",
-    )
+    transform = _timm_transform(name, data)
     pooling = pooling or "pooled"
     run = _timm_pooled if pooling == "pooled" else partial(_timm_tokens, pooling=pooling)
     classifiers = stated.get("classifier") or ()
@@ -229,9 +220,20 @@ def _timm(
     return AnyModel(spec, build, run, load)
 
 
+def _timm_transform(name: str, data: Mapping[str, Any]) -> TransformSpec:
+    side = data["input_size"][-1]
+    return TransformSpec(
+        resize=int(side / data["crop_pct"]),
+        crop=side,
+        interpolation=_interpolation(name, data["interpolation"]),
+        mean=_three(data["mean"]),
+        std=_three(data["std"]),
+        squash=data["crop_mode"] == "squash",
+    )
+
+
 def _timm_pooled(network: Any, images: Tensor) -> Tensor:
-    features: Tensor = network(images)
-    return features
+    return network(images)
 
 
 def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
@@ -354,10 +356,9 @@ def _transformers(
 
     def build() -> nn.Module:
         try:
-            network: nn.Module = transformers.AutoModel.from_config(settings)
+            return transformers.AutoModel.from_config(settings)
         except ValueError as error:
             raise HistobenchError(f"{name}: transformers cannot build {kind}: {error}") from error
-        return network
 
     network = _skeleton(build)
     if not pooling:
@@ -488,8 +489,7 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
     def build() -> nn.Module:
         # The text tower is not needed; a small one takes its place.
         text = {"context_length": 4, "vocab_size": 4, "width": 8, "heads": 1, "layers": 1}
-        tower: nn.Module = CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
-        return tower
+        return CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
 
     network = _skeleton(build)
     spec = replace(
@@ -565,7 +565,7 @@ def _dim(name: str, network: Any, run: Callable[[Any, Tensor], Tensor], side: in
     return int(features.shape[1])
 
 
-def _size_of(network: nn.Module) -> Cost | None:
+def _size_of(network: nn.Module) -> Cost:
     """The number of parameters; the work per image is not counted."""
     return Cost(params=sum(parameter.numel() for parameter in network.parameters()), gflops=0.0)
 
@@ -586,9 +586,7 @@ def _three(values: Any) -> tuple[float, float, float]:
 # Python objects
 
 
-def wrap_object(
-    model: Any, *, name: str | None = None, transform: Any = None, size: int | None = None
-) -> BasePatchEncoder:
+def wrap_object(model: Any, *, name: str | None, transform: Any, size: int | None) -> BasePatchEncoder:
     """An encoder from a `torch.nn.Module`, or a callable from images [b, 3, h, w] to features [b, d]."""
     called = name or getattr(model, "__name__", None) or type(model).__name__
     if isinstance(model, BasePatchEncoder):
@@ -598,16 +596,7 @@ def wrap_object(
     if transform is None and isinstance(stated, Mapping) and stated.get("mean"):
         from timm.data import resolve_data_config
 
-        data = resolve_data_config({}, model=model)
-        side = data["input_size"][-1]
-        transform = TransformSpec(
-            int(side / data["crop_pct"]),
-            side,
-            _interpolation(called, data["interpolation"]),
-            _three(data["mean"]),
-            _three(data["std"]),
-            data["crop_mode"] == "squash",
-        )
+        transform = _timm_transform(called, resolve_data_config({}, model=model))
     transform = transform if transform is not None else PLAIN
     if size is not None and isinstance(transform, TransformSpec):
         transform = transform.with_size(size)
@@ -643,18 +632,13 @@ def _call(name: str, model: Any, images: Tensor) -> Tensor:
 
 def _identity_of(model: Any) -> dict[str, Any]:
     """The class or text of the object and its weights; what it reads elsewhere is found by the recheck."""
-    digest = hashlib.sha256()
     owner = getattr(model, "__self__", None)
     module = next((each for each in (model, owner) if isinstance(each, nn.Module)), None)
     texts = type(module).__mro__ if module is not None else (model, type(model))
-    for part in texts:
-        if getattr(part, "__module__", "").partition(".")[0] not in ("torch", "builtins"):
-            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
-                digest.update(inspect.getsource(part).encode())
     kind = type(model)
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "weights": f"sha256:{state_sha256(module)}" if module is not None else "not known",
-        "source": digest.hexdigest(),
+        "source": text_sha256(texts, ("torch", "builtins")),
         "unchecked": True,
     }

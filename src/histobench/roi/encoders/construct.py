@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.base import BasePatchEncoder, PromptEncoder, Prompts
 from histobench.roi.encoders.checkpoint import (
     checkpoint_sha256,
     load_strictly,
@@ -24,11 +24,10 @@ from histobench.roi.encoders.checkpoint import (
     strip_shared_prefixes,
 )
 from histobench.roi.encoders.download import other_revision
-from histobench.roi.encoders.families.family import family_of
+from histobench.roi.encoders.families.family import Tokenizer, family_of
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.weights import check_owner, find_weights, resolve_companion, resolve_weights
 from histobench.roi.encoders.zoo import load_zoo
-from histobench.roi.encoders.zoo_encoder import ImageTextEncoder, ZooEncoder
 
 # Random weights that are the same on every machine.
 
@@ -81,6 +80,10 @@ CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.jso
 TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
 #: Facts that are only warned of: libraries write their default there, whatever the authors used.
 DEFAULTS = ("interpolation", "fit", "resize per crop")
+#: Facts by the names that configurations have for them.
+PREPROCESSING = ("mean", "std", "interpolation")
+TIMM_ARGUMENTS = ("reg_tokens", "embed_dim", "depth")
+TOWER = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
 #: What a transformers network uses when its configuration does not say.
 ACTIVATIONS = {"CLIP": "quick_gelu", "DINOv3ViT": "gelu"}
 
@@ -147,46 +150,37 @@ def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
         "fit": "squash" if transform.squash else "crop",
         "resize per crop": round(transform.resize / transform.crop, 3),
     }
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
     tower = spec.kwargs.get("vision_config", spec.kwargs)
-    facts.update({name: tower[name] for name in names if name in tower})
+    facts |= _picked(tower, TOWER)
     if spec.family == "transformers":
         facts["hidden_act"] = tower.get("hidden_act", ACTIVATIONS.get(spec.arch, "gelu"))
     if spec.family == "open_clip":
         facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
     if spec.family == "timm":
-        facts["architecture"] = spec.arch
-        facts.update(
-            {name: spec.kwargs[name] for name in ("reg_tokens", "embed_dim", "depth") if name in spec.kwargs}
-        )
+        facts |= {"architecture": spec.arch, **_picked(spec.kwargs, TIMM_ARGUMENTS)}
     return facts
+
+
+def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _timm_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "architecture" not in config:
         return {}
     pretrained = {**config, **(config.get("pretrained_cfg") or {})}
-    arguments = config.get("model_args") or {}
-    facts = {name: pretrained[name] for name in ("mean", "std", "interpolation") if name in pretrained}
-    facts.update(
-        {name: arguments[name] for name in ("reg_tokens", "embed_dim", "depth") if name in arguments}
-    )
-    return {"architecture": str(config["architecture"]).partition(".")[0], **facts}
+    return {
+        "architecture": str(config["architecture"]).partition(".")[0],
+        **_picked(pretrained, PREPROCESSING),
+        **_picked(config.get("model_args") or {}, TIMM_ARGUMENTS),
+    }
 
 
 def _transformers_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "model_type" not in config:
         return {}
-    tower = config.get("vision_config") if isinstance(config.get("vision_config"), Mapping) else config
-    names = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "patch_size",
-        "num_register_tokens",
-        "hidden_act",
-    )
-    return {name: tower[name] for name in names if tower is not None and name in tower}
+    vision = config.get("vision_config")
+    return _picked(vision if isinstance(vision, Mapping) else config, (*TOWER, "hidden_act"))
 
 
 def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,8 +207,8 @@ def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     preprocess = config.get("preprocess_cfg")
     if not isinstance(preprocess, Mapping):
         return {}
-    facts = {name: preprocess[name] for name in ("mean", "std", "interpolation") if name in preprocess}
-    return {"quick_gelu": bool((config.get("model_cfg") or {}).get("quick_gelu", False)), **facts}
+    quick = bool((config.get("model_cfg") or {}).get("quick_gelu", False))
+    return {"quick_gelu": quick, **_picked(preprocess, PREPROCESSING)}
 
 
 def _same(stated: Any, ours: Any) -> bool:
@@ -225,6 +219,79 @@ def _same(stated: Any, ours: Any) -> bool:
             and all(abs(a - b) <= TOLERANCE for a, b in zip(stated, ours, strict=True))
         )
     return bool(stated == ours)
+
+
+# An encoder of the zoo: a spec, its family's driver and a network.
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class ZooEncoder(BasePatchEncoder):
+    """Runs the network of an `EncoderSpec` and gives the documented features."""
+
+    def __init__(self, spec: EncoderSpec, network: nn.Module) -> None:
+        super().__init__()
+        self.spec = spec
+        self.name = spec.full_name
+        self.embed_dim = spec.dim
+        self.precision = PRECISIONS[spec.precision]
+        self.eval_transforms = spec.transform
+        self.network = network
+        self._family = family_of(spec)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [b, embed_dim] of preprocessed images [b, 3, h, w]."""
+        features = self._family.encode_image(self.spec, self.network, images)
+        return nn.functional.normalize(features, dim=-1) if self.spec.normalised else features
+
+
+class ImageTextEncoder(ZooEncoder):
+    """An encoder whose images can be compared with texts."""
+
+    def __init__(
+        self, spec: EncoderSpec, network: nn.Module, find_files: Callable[[], Mapping[str, Path]]
+    ) -> None:
+        super().__init__(spec, network)
+        self._find_files = find_files
+        self._tokenizer: Tokenizer | None = None
+        self._prompts = PromptEncoder(self._encode_texts)
+
+    @property
+    def supports_zero_shot(self) -> bool:
+        """Whether this output lies in, or can be projected into, the space shared with text."""
+        return self.spec.supports_zero_shot
+
+    def project_image(self, features: Tensor) -> Tensor:
+        """Stored features in the space shared with text, L2-normalised."""
+        return self._family.project_image(self.spec, self.network, features)
+
+    def encode_prompts(self, prompts: Prompts, device: str) -> Tensor:
+        """One L2-normalised text vector per class; a class may have one prompt or an ensemble of them."""
+        if not self.spec.supports_zero_shot:
+            raise HistobenchError(
+                f"the output {self.name} cannot be compared with text; use {self.spec.name}"
+            )
+        return self._prompts(prompts, device)
+
+    @torch.inference_mode()
+    def run_zero_shot(self, texts: Prompts, image_features: Tensor, device: str) -> Tensor:
+        """Class probabilities [n, classes] of stored features [n, d] against the prompts of each class."""
+        self.to(device)
+        text = self.encode_prompts(texts, device)
+        dtype = next(self.network.parameters()).dtype
+        images = self.project_image(image_features.to(device=device, dtype=dtype)).float()
+        scale = self._family.logit_scale(self.network).to(device)
+        return (scale * images @ text.T).softmax(dim=-1)
+
+    def _encode_texts(self, texts: Sequence[str], device: str) -> Tensor:
+        if self._tokenizer is None:
+            self._tokenizer = self._family.load_tokenizer(self.spec, self._find_files())
+        tokens = self._tokenizer(texts)
+        if isinstance(tokens, Tensor):
+            moved: Tensor | dict[str, Tensor] = tokens.to(device)
+        else:
+            moved = {key: value.to(device) for key, value in tokens.items()}
+        return self._family.encode_text(self.spec, self.network, moved).float()
 
 
 SEED = 0
@@ -240,8 +307,16 @@ def construct(
 ) -> BasePatchEncoder:
     """The encoder of `spec`, frozen, in eval mode, with what identifies its features in `.identity`."""
     if spec.source.kind == "project":
-        return _freeze(_whole(spec), spec, {})
-    checkpoint = _find(spec, weights, allow_random, allow_revision)
+        encoder = family_of(spec).build(spec)
+        if not isinstance(encoder, BasePatchEncoder):
+            raise HistobenchError(f"zoo: {spec.name}: its family does not give a whole encoder")
+        return _freeze(encoder, spec, {})
+    if spec.source.kind == "seed":
+        checkpoint = None
+    elif allow_random:
+        checkpoint = find_weights(spec, weights)
+    else:
+        checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
     if checkpoint is not None:
         check_owner(spec, checkpoint, load_zoo().values())
     with SkipRandomInit():
@@ -259,10 +334,11 @@ def construct(
     if spec.text is None:
         return _freeze(ZooEncoder(spec, network), spec, identity)
     files = spec.text.files
-    encoder = ImageTextEncoder(
-        spec, network, lambda: {p.name: p for p in (resolve_companion(spec, checkpoint, f) for f in files)}
-    )
-    return _freeze(encoder, spec, identity)
+
+    def find_files() -> dict[str, Path]:
+        return {path.name: path for path in (resolve_companion(spec, checkpoint, file) for file in files)}
+
+    return _freeze(ImageTextEncoder(spec, network, find_files), spec, identity)
 
 
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
@@ -271,21 +347,6 @@ def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     # A wrapper's prefix on every name would hide the published names from the renaming.
     state = family_of(spec).from_upstream(spec, network, strip_shared_prefixes(state))
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)
-
-
-def _find(spec: EncoderSpec, weights: str | None, allow_random: bool, allow_revision: bool) -> Path | None:
-    if spec.source.kind == "seed":
-        return None
-    if allow_random:
-        return find_weights(spec, weights)
-    return resolve_weights(spec, weights, allow_revision=allow_revision)
-
-
-def _whole(spec: EncoderSpec) -> BasePatchEncoder:
-    encoder = family_of(spec).build(spec)
-    if not isinstance(encoder, BasePatchEncoder):
-        raise HistobenchError(f"zoo: {spec.name}: its family does not give a whole encoder")
-    return encoder
 
 
 def _freeze(encoder: BasePatchEncoder, spec: EncoderSpec, identity: dict[str, Any]) -> BasePatchEncoder:

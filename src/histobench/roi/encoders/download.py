@@ -135,14 +135,14 @@ def _download(spec: EncoderSpec, file: str) -> Path:
         f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
         f"connect to the internet, {by_hand}{_other_revisions(spec, file)}"
     )
-    if _was_just_unreachable():
+    if _unreachable_at is not None and time.monotonic() - _unreachable_at < _UNREACHABLE_SECONDS:
         raise away
     # Its library reports every attempt in two lines; what matters of them is said here in one.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         fetch = partial(hf_hub_download, source.repo, file, revision=source.revision or None)
         return Path(call_while_reachable(fetch, constants.ENDPOINT))
-    except UnreachableError as error:
+    except (UnreachableError, LocalEntryNotFoundError) as error:
         _note_unreachable()
         raise away from error
     except GatedRepoError as error:
@@ -150,10 +150,7 @@ def _download(spec: EncoderSpec, file: str) -> Path:
             f"{spec.name}: access to {source.repo} has to be granted by its authors; "
             f"request it at {source.page}, {LOGIN}"
         ) from error
-    except (RevisionNotFoundError, LocalEntryNotFoundError, EntryNotFoundError) as error:
-        if isinstance(error, LocalEntryNotFoundError):
-            _note_unreachable()
-            raise away from error
+    except (RevisionNotFoundError, EntryNotFoundError) as error:
         raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
     except RepositoryNotFoundError as error:
         raise HistobenchError(
@@ -167,10 +164,6 @@ def _download(spec: EncoderSpec, file: str) -> Path:
             f"{spec.name}: downloading {source.repo}/{file} failed "
             f"({type(error).__name__}); try again, {by_hand}"
         ) from error
-
-
-def _was_just_unreachable() -> bool:
-    return _unreachable_at is not None and time.monotonic() - _unreachable_at < _UNREACHABLE_SECONDS
 
 
 def _note_unreachable() -> None:

@@ -103,8 +103,7 @@ class _OwnLoader(SourceFileLoader):
     """Compiles the text as it is now, and lets its imports find their siblings."""
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
+        return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
         root = self.name.partition(".")[0]
@@ -350,11 +349,8 @@ def _kind(name: str) -> str:
     """Whose code a file is."""
     if name.startswith("<frozen importlib"):
         return "import"
-    if name in (os.__file__, "<frozen os>", "<frozen _collections_abc>") or name.endswith(
-        "_collections_abc.py"
-    ):
-        return "mapping"
-    if name == __file__:
+    mappings = (os.__file__, "<frozen os>", "<frozen _collections_abc>", __file__)
+    if name in mappings or name.endswith("_collections_abc.py"):
         return "mapping"
     if name.startswith("<frozen"):
         return "library"
@@ -639,7 +635,12 @@ def from_factory(
         raise HistobenchError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
     _check(name, encoder)
     if resize_size and not takes_size:
-        _resize(name, encoder, resize_size)
+        if not isinstance(encoder.eval_transforms, TransformSpec):
+            raise HistobenchError(
+                f"{name}: the size of its preprocessing cannot be changed; leave out `resize_size`, "
+                "or use a TransformSpec, or take resize_size in __init__"
+            )
+        encoder.eval_transforms = encoder.eval_transforms.with_size(resize_size)
     encoder.name = name
     encoder.identity = {
         "encoder": name,
@@ -649,8 +650,7 @@ def from_factory(
         **_text_of(type(encoder), encoder, record),
         **encoder.identity,
     }
-    frozen: BasePatchEncoder = encoder.eval().requires_grad_(False)
-    return frozen
+    return encoder.eval().requires_grad_(False)
 
 
 def _text_of(kind: type, encoder: BasePatchEncoder, record: ImportRecording) -> dict[str, Any]:
@@ -667,16 +667,11 @@ def _text_of(kind: type, encoder: BasePatchEncoder, record: ImportRecording) -> 
 def identity_of_object(encoder: BasePatchEncoder) -> dict[str, Any]:
     """The identity of an encoder that was made by the caller: its class, weights, text and modules."""
     kind = type(encoder)
-    digest = hashlib.sha256()
-    for part in kind.__mro__:
-        if part.__module__.partition(".")[0] not in ("torch", "histobench", "builtins"):
-            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
-                digest.update(inspect.getsource(part).encode())
     modules = used(ImportRecording(modules=modules_named_in(kind)), Path.cwd() / "prompt")
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "weights": f"sha256:{state_sha256(encoder)}",
-        "source": digest.hexdigest(),
+        "source": text_sha256(kind.__mro__, ("torch", "histobench", "builtins")),
         **{name: value for name, value in modules.items() if value},
     }
 
@@ -725,6 +720,16 @@ def check_same(encoder: BasePatchEncoder, planned: Mapping[str, Any]) -> None:
             )
 
 
+def text_sha256(parts: Iterable[Any], foreign: Sequence[str]) -> str:
+    """A hash of the text of classes and functions, except those of `foreign` packages."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if getattr(part, "__module__", "").partition(".")[0] not in foreign:
+            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
+                digest.update(inspect.getsource(part).encode())
+    return digest.hexdigest()
+
+
 def state_sha256(network: nn.Module) -> str:
     """A hash of every tensor of the network, by name: it changes when the features would."""
     digest = hashlib.sha256()
@@ -743,15 +748,6 @@ def _check(name: str, encoder: Any) -> None:
     ):
         if getattr(encoder, attribute, None) is None:
             raise HistobenchError(f"{name} does not set self.{attribute}: {what}")
-
-
-def _resize(name: str, encoder: BasePatchEncoder, size: int) -> None:
-    if not isinstance(encoder.eval_transforms, TransformSpec):
-        raise HistobenchError(
-            f"{name}: the size of its preprocessing cannot be changed; leave out `resize_size`, "
-            "or use a TransformSpec, or take resize_size in __init__"
-        )
-    encoder.eval_transforms = encoder.eval_transforms.with_size(size)
 
 
 def _is_encoder_class(value: Any) -> bool:

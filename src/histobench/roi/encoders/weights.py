@@ -43,18 +43,17 @@ ARCH_PACKAGES = {"keep": ("transformers",), "musk": ("sentencepiece",)}
 TEXT_PACKAGES = {"transformers": ("open_clip",), "own": ("tokenizers",)}
 
 
-def missing_packages(spec: EncoderSpec) -> list[str]:
-    """Packages that an encoder needs and that are not installed."""
+def missing_packages(spec: EncoderSpec, *, text: bool = True) -> list[str]:
+    """Packages that an encoder, without `text` its network alone, needs and that are not installed."""
     needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
-    if spec.text is not None:
+    if text and spec.text is not None:
         needed.update(TEXT_PACKAGES.get(spec.family, ()))
     return sorted(package for package in needed if importlib.util.find_spec(package) is None)
 
 
 def check_packages(spec: EncoderSpec) -> None:
     """Raise when the network of an encoder needs packages that are not installed."""
-    needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
-    missing = sorted(needed.intersection(missing_packages(spec)))
+    missing = missing_packages(spec, text=False)
     if missing:
         raise HistobenchError(
             f"{spec.full_name} needs packages that are not installed: {', '.join(missing)}; run: "
@@ -304,9 +303,7 @@ def _file_of_folder(folder: Path, spec: EncoderSpec) -> Path | None:
 
 
 def _package_file(spec: EncoderSpec) -> Path:
-    from importlib.util import find_spec
-
-    module = find_spec(spec.source.repo)
+    module = importlib.util.find_spec(spec.source.repo)
     if module is None or module.origin is None:
         package = spec.source.repo.replace("_", "-")
         raise HistobenchError(f"{spec.name} needs the package {package}; run: pip install {package}")

@@ -70,8 +70,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         for name, count in names.items():
             if count > 1 and name != "<<":
                 raise yaml.YAMLError(f"{name!r} occurs twice, line {node.start_mark.line + 1}")
-        result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return result
+        return super().construct_mapping(node, deep=deep)
 
 
 _Loader.add_implicit_resolver(

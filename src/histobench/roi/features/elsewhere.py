@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,17 +117,18 @@ def _hdf5(file: Path) -> ForeignPart:
     with h5py.File(check_plain(file), "r") as box:
         key = _known(file, [name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
         shape = box[key].shape
-        coords = np.asarray(box["coords"][:]) if "coords" in box else None
-    names = _tile_names(file, file.stem, _row_count(shape), coords)
+        coords = _numbers(file, box["coords"][:]) if "coords" in box else None
+    names = _tile_names(file, _row_count(shape), coords)
 
     def read() -> Rows:
         with h5py.File(check_plain(file), "r") as box:
             return _matrix(file, box[key][:])
 
-    return ForeignPart(file, names, file.stem, read, None if coords is None else _numbers(file, coords))
+    return ForeignPart(file, names, file.stem, read, coords)
 
 
-def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None) -> tuple[str, ...]:
+def _tile_names(file: Path, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
+    """The names of the tiles of a slide, which is called as its file."""
     if coords is None:
         if count > 1:
             raise _bad(
@@ -135,11 +136,10 @@ def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None)
                 f"has {count} tiles and no coordinates, so its tiles cannot be identified; give the .h5 "
                 "files, which have `coords` (of CLAM: the folder h5_files)",
             )
-        return (slide,) * count
-    coords = _numbers(file, coords)
+        return (file.stem,) * count
     if len(coords) != count or (count and coords.shape[1] != 2):
         raise _bad(file, f"has {count} rows of features but coordinates of shape {coords.shape}")
-    names = tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
+    names = tuple(f"{file.stem}_{int(x)}_{int(y)}" for x, y in coords)
     if len(set(names)) < len(names):
         raise _bad(file, f"has {len(names) - len(set(names))} tiles with the coordinates of another one")
     return names
@@ -165,36 +165,30 @@ def _torch(file: Path) -> ForeignPart:
             if len(names) != count:
                 raise _bad(file, f"has {count} rows, but {beside} has {len(names)} coordinates")
         else:
-            names = _tile_names(file, file.stem, count, None)
+            names = _tile_names(file, count, None)
         return ForeignPart(file, names, file.stem, partial(_matrix, file, content.float().numpy()), coords)
     if not isinstance(content, dict):
         raise _bad(file, f"holds a {type(content).__name__} instead of a tensor or named arrays")
-    key = _known(file, list(content))
-    rows = _matrix(file, np.asarray(content[key]))
-    if "coords" in content:
-        return _slide(file, rows, content["coords"])
     sites = content.get("sites")  # of histobench's own files
-    places = {key.removeprefix("tile:"): sites[key] for key in PLACE_KEYS if key in sites} if sites else {}
-    coords, slides = _columns_of_places({**content, **places}, len(rows))
-    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, coords, slides)
+    known = sites if isinstance(sites, dict) else {}
+    places = {key.removeprefix("tile:"): known[key] for key in PLACE_KEYS if key in known}
+    return _named_arrays(file, content, places)
 
 
-def _slide(file: Path, rows: Rows, coords: Any) -> ForeignPart:
-    """The tiles of one slide, which is called as its file."""
-    placed = _numbers(file, coords)
-    names = _tile_names(file, file.stem, len(rows), placed)
-    return ForeignPart(file, names, file.stem, lambda: rows, placed)
+def _named_arrays(file: Path, content: Mapping[str, Any], places: Mapping[str, Any]) -> ForeignPart:
+    """The tiles of one slide, or the rows of many images; `places` are columns beside the content's."""
+    rows = _matrix(file, np.asarray(content[_known(file, list(content))]))
+    if "coords" in content:
+        coords = _numbers(file, content["coords"])
+        names = _tile_names(file, len(rows), coords)
+        return ForeignPart(file, names, file.stem, lambda: rows, coords)
+    placed = _columns_of_places({**content, **places}, len(rows))
+    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, *placed)
 
 
 def _npz(file: Path) -> ForeignPart:
     with np.load(check_plain(file), allow_pickle=False) as box:
-        content = {name: box[name] for name in box.files}
-    rows = _matrix(file, content[_known(file, list(content))])
-    if "coords" in content:
-        return _slide(file, rows, content["coords"])
-    return ForeignPart(
-        file, _names(file, content, len(rows)), "", lambda: rows, *_columns_of_places(content, len(rows))
-    )
+        return _named_arrays(file, {name: box[name] for name in box.files}, {})
 
 
 def _columns_of_places(
@@ -359,29 +353,26 @@ def import_features(
     path = elsewhere_path(name)
     parts = find_parts(path)
     label = label_of(name)
-    by_slide = _slide_index(parts)
-    rows_of = _row_index(parts)
+    index = _Index(_slide_index(parts), _row_index(parts))
+    found = {
+        split: [(image, index.find(image)) for image in images] for split, images in dataset.splits.items()
+    }
+    missing = [image.name for images in found.values() for image, place in images if place is None]
     extractions, sets = [], {}
-    missing = [
-        image.name
-        for images in dataset.splits.values()
-        for image in images
-        if not _found(image, by_slide, rows_of)
-    ]
     total = sum(map(len, dataset.splits.values()))
     if missing and (not skip_missing or len(missing) == total):
-        known = [*by_slide, *rows_of][:10_000]
+        known = [*index.slides, *index.rows][:10_000]
         raise HistobenchError(
             f"{len(missing)} of {total} images of {dataset.name} are not in {path} "
             f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
             "other images? `on_bad_image` skip leaves them out"
         )
-    _check_listed_once(dataset, by_slide, rows_of)
+    _check_listed_once(pair for images in found.values() for pair in images)
     cache: dict[Path, Rows] = {}
-    for split, images in dataset.splits.items():
+    for split, images in found.items():
         if not images:
             continue
-        features = _matched(dataset, split, images, by_slide, rows_of, cache)
+        features = _matched(f"the {split} images of {dataset.name}", images, cache)
         digest = hashlib.sha256(features.embeddings.numpy().tobytes())
         digest.update("\n".join(features.img_names).encode())
         mark = digest.hexdigest()
@@ -409,18 +400,44 @@ def import_features(
     return extractions, sets
 
 
-def _check_listed_once(
-    dataset: RoiDataset, by_slide: dict[str, Found], rows_of: dict[str, tuple[ForeignPart, int]]
-) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """The rows of an image in a file; `is_slide` where they are all tiles of a slide."""
+
+    part: ForeignPart
+    rows: Sequence[int]
+    is_slide: bool
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The tiles of each slide, and single rows by name."""
+
+    slides: dict[str, tuple[ForeignPart, Sequence[int]]]
+    rows: dict[str, tuple[ForeignPart, int]]
+
+    def find(self, image: RoiImage) -> _Place | None:
+        for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
+            if key in self.slides:
+                return _Place(*self.slides[key], is_slide=True)
+            if key in self.rows:
+                part, row = self.rows[key]
+                return _Place(part, (row,), is_slide=False)
+        return None
+
+
+#: Images with their places, None for one that the features do not have.
+Found = Iterable[tuple[RoiImage, _Place | None]]
+
+
+def _check_listed_once(found: Found) -> None:
     """Refuse a table that names the same features twice: they would count twice, or be in two splits."""
     listed: dict[tuple[Path, int], RoiImage] = {}
-    for image in (image for images in dataset.splits.values() for image in images):
-        found = _found(image, by_slide, rows_of)
-        if found is None:
+    for image, place in found:
+        if place is None:
             continue
-        part, rows = found
-        for row in [rows] if isinstance(rows, int) else rows:
-            other = listed.setdefault((part.file, row), image)
+        for row in place.rows:
+            other = listed.setdefault((place.part.file, row), image)
             if other is not image:
                 raise HistobenchError(
                     f"{image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
@@ -428,13 +445,9 @@ def _check_listed_once(
                 )
 
 
-#: Rows of a part; those of a slide, or a single one.
-Found = tuple[ForeignPart, Sequence[int]]
-
-
-def _slide_index(parts: Sequence[ForeignPart]) -> dict[str, Found]:
+def _slide_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, Sequence[int]]]:
     """The tiles of each slide; a file with one vector of a slide has none."""
-    found: dict[str, Found] = {
+    found: dict[str, tuple[ForeignPart, Sequence[int]]] = {
         part.slide: (part, range(len(part.names)))
         for part in parts
         if part.slide and part.names != (part.slide,)
@@ -475,55 +488,32 @@ def _stem(name: str) -> str:
     return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
 
 
-def _found(
-    image: RoiImage, by_slide: dict[str, Found], rows_of: dict[str, tuple[ForeignPart, int]]
-) -> Found | tuple[ForeignPart, int] | None:
-    for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
-        if key in by_slide:
-            return by_slide[key]
-        if key in rows_of:
-            return rows_of[key]
-    return None
-
-
-def _matched(
-    dataset: RoiDataset,
-    split: str,
-    images: Sequence[RoiImage],
-    by_slide: dict[str, Found],
-    rows_of: dict[str, tuple[ForeignPart, int]],
-    cache: dict[Path, Rows],
-) -> FeatureSet:
+def _matched(who: str, found: Found, cache: dict[Path, Rows]) -> FeatureSet:
     blocks: list[Rows] = []
     names: list[str] = []
     owners: list[RoiImage] = []
     places: list[dict[str, str]] = []
     has_slides = False
-    for image in images:
-        found = _found(image, by_slide, rows_of)
-        if found is None:
+    for image, place in found:
+        if place is None:
             continue
-        part, rows = found
+        part, rows = place.part, place.rows
         if part.file not in cache:
             if part.slide:  # its rows are together in the table, as a rule
                 cache.clear()
             cache[part.file] = part.read()
-        if isinstance(rows, int):
-            rows = [rows]
-            names.append(image.name)
-        else:
+        if place.is_slide:
             has_slides = True
             if not rows:
                 log.warning("%s has no tiles; left out", part.file)
                 continue
-            names += [part.names[row] for row in rows]
+        names += [part.names[row] for row in rows] if place.is_slide else [image.name]
         whole = cache[part.file]
         blocks.append(whole if len(rows) == len(whole) else whole[list(rows)])
         owners += [image] * len(rows)
         places += map(part.place, rows)
     widths = sorted({block.shape[1] for block in blocks})
     if len(widths) != 1:
-        who = f"the {split} images of {dataset.name}"
         if not widths:
             raise HistobenchError(f"none of {who} has features")
         raise HistobenchError(

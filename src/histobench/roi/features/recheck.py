@@ -82,15 +82,15 @@ def images_to_recheck(rows: int, encoder: BasePatchEncoder) -> int:
     return min(rows, OF_THE_ZOO) if "family" in encoder.identity else images_for(rows)
 
 
-def images_for(rows: int, *, chance: float = CHANCE) -> int:
-    """The least number of images, drawn from `rows`, among which is one of the changed 1 % with that chance.
+def images_for(rows: int) -> int:
+    """The least number of images, drawn from `rows`, among which is one of the changed 1 % with `CHANCE`.
 
     >>> images_for(100_000), images_for(1000), images_for(180), images_for(20)
     (298, 258, 140, 19)
     """
     changed = -(-rows // 100)
     missed, drawn = 1.0, 0
-    while drawn < rows and missed > 1 - chance:
+    while drawn < rows and missed > 1 - CHANCE:
         missed *= (rows - changed - drawn) / (rows - drawn)
         drawn += 1
     return drawn

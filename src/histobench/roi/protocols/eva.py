@@ -40,19 +40,9 @@ def eva_runs(
     The published trainer validates after whole epochs, so one that the limit of steps cuts short cannot be
     the best: it is not trained here, unless there is no other.
     """
+    data = train, train_labels, val, val_labels, test
     return [
-        _run(
-            train,
-            train_labels,
-            val,
-            val_labels,
-            test,
-            n_classes=n_classes,
-            steps=steps,
-            seed=seed + run,
-            device=device,
-        )
-        for run in range(runs)
+        _run(*data, n_classes=n_classes, steps=steps, seed=seed + run, device=device) for run in range(runs)
     ]
 
 

@@ -305,9 +305,13 @@ class Queries:
         """How many columns each class [E, way] of an episode has among its scores."""
         if self._device != "cpu":
             return np.full((len(classes), 1), len(self.features))
-        known = np.zeros(max(max(self.runs, default=0), int(classes.max())) + 1, dtype=np.int64)
+        return self._of_classes(classes, lambda rows: rows.stop - rows.start)
+
+    def _of_classes(self, classes: Ints, value: Callable[[slice], int]) -> Ints:
+        """Something about the rows of each class; 0 for a class that no test image has."""
+        known = np.zeros(max([*self.runs, int(classes.max())]) + 1, dtype=np.int64)
         for label, rows in self.runs.items():
-            known[label] = rows.stop - rows.start
+            known[label] = value(rows)
         return known[classes]
 
     def joined(self, episodes: Episodes, groups: Sequence[Ints], parts: Sequence[_Part]) -> FewShotSetting:
@@ -421,10 +425,7 @@ class Queries:
         column = np.arange(ends[:, -1].max())
         number = (column >= ends[..., None]).sum(1)  # `way` beyond the last image
         inside = number.clip(max=way - 1)
-        known = np.zeros(max([*self.runs, int(classes.max())]) + 1, dtype=np.int64)
-        for label, rows in self.runs.items():
-            known[label] = rows.start
-        first = known[classes] - (ends - sizes)
+        first = self._of_classes(classes, lambda rows: rows.start) - (ends - sizes)
         images = np.where(number < way, np.take_along_axis(first, inside, 1) + column, n)
         return np.where(number < way, number, -1), images, ends - sizes
 

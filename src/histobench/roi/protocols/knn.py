@@ -57,7 +57,6 @@ def retrieval(
     test_labels: Tensor,
     *,
     n_classes: int,
-    ranks: tuple[int, ...] = RANKS,
     device: str = "cpu",
 ) -> tuple[Outcome, dict[str, float]]:
     """Nearest training images of every test image, and how relevant they are.
@@ -69,7 +68,7 @@ def retrieval(
     is the first hit.
     """
     x, y, truth = train.to(device), train_labels.to(device), test_labels.to(device)
-    possible = [k for k in ranks if k <= len(train)] or [1]
+    possible = [k for k in RANKS if k <= len(train)] or [1]
     found = y[nearest(x, test.to(device), k=possible[-1], centring=Centring.of(x), ranked=True).index]
     relevant = (found == truth[:, None]).double()
     precision = relevant.cumsum(1) / torch.arange(1, relevant.shape[1] + 1, device=relevant.device)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.roi.data.split import assign_groups
+from histobench.roi.data.split import assign_groups, units
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_parts, fit_softmax
@@ -65,10 +65,21 @@ def fitted_linear_probe(
 ) -> tuple[Tensor, Solution]:
     """The classes of the training images [c], and the classifier that `linear_probe` applies."""
     _, penalty = _uni_penalty(train, train_labels)
-    train, train_labels = train.to(device), train_labels.to(device)
-    present, local = torch.unique(train_labels, return_inverse=True)
+    return _fitted(train.to(device), train_labels.to(device), penalty, max_iteration, tolerance, start)
+
+
+def _fitted(
+    x: Tensor,
+    y: Tensor,
+    penalty: Penalty,
+    max_iteration: int,
+    tolerance: float,
+    start: Solution | None = None,
+) -> tuple[Tensor, Solution]:
+    """The classes among the labels [c], and the minimum of mean cross-entropy + penalty over these."""
+    present, local = torch.unique(y, return_inverse=True)
     return present, fit_softmax(
-        train,
+        x,
         local,
         n_classes=len(present),
         penalty=penalty,
@@ -118,27 +129,20 @@ def regularised_probe(
     *,
     n_classes: int,
     penalty: Penalty,
-    max_iteration: int = 1000,
+    max_iteration: int,
     tolerance: float = _TOLERANCE,
-    device: str = "cpu",
-    info: dict[str, Any] | None = None,
+    device: str,
+    info: dict[str, Any],
 ) -> Outcome:
     """The minimum of mean cross-entropy + penalty, as probabilities of the test images."""
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
-    present, local = torch.unique(train_labels, return_inverse=True)
-    said = dict(info or {})
+    present = torch.unique(train_labels)
+    said = dict(info)
     if len(present) == 1:
         columns = torch.ones(len(test), 1, dtype=torch.float64)
         said |= {"objective": 0.0, "weight_norm": 0.0, "iterations": 0, "converged": True}
     else:
-        solution = fit_softmax(
-            train,
-            local,
-            n_classes=len(present),
-            penalty=penalty,
-            max_iterations=max_iteration,
-            tolerance=tolerance,
-        )
+        _, solution = _fitted(train, train_labels, penalty, max_iteration, tolerance)
         columns = solution.probabilities(test).cpu()
         said |= {
             "objective": solution.objective,
@@ -191,11 +195,11 @@ def _spread(columns: np.ndarray, present: np.ndarray, n_classes: int, info: dict
 # A seeded part of the training set for choosing, where there is no validation set.
 
 Ints = NDArray[np.int64]
+_HELD_OUT = 0.2  # of every class
+_FOLDS = 5
 
 
-def held_out(
-    labels: Ints, groups: Sequence[str] | None = None, *, share: float = 0.2, seed: int = 0
-) -> tuple[Ints, Ints]:
+def held_out(labels: Ints, groups: Sequence[str] | None = None, *, seed: int = 0) -> tuple[Ints, Ints]:
     """Rows to train on and rows to choose by: about the same share of every class, all classes in training.
 
     With `groups` (patients, slides; "" for an image that is a group of its own) no group is in both parts;
@@ -209,30 +213,29 @@ def held_out(
     (4, 2)
     """
     if groups is not None:
-        return _held_out_groups(labels, groups, share=share, seed=seed)
+        return _held_out_groups(labels, groups, seed=seed)
     rng = np.random.default_rng([seed, len(labels)])
     train: list[Ints] = []
     rest: list[Ints] = []
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        count = min(max(round(_HELD_OUT * len(rows)), 1), len(rows) - 1)
         rest.append(rows[:count])
         train.append(rows[count:])
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(rest))
 
 
-def folds(
-    labels: Ints, groups: Sequence[str] | None = None, *, count: int = 5, seed: int = 0
-) -> list[tuple[Ints, Ints]]:
+def folds(labels: Ints, groups: Sequence[str] | None = None, *, seed: int = 0) -> list[tuple[Ints, Ints]]:
     """Stratified, seeded folds as (training rows, held-out rows); every image is held out once.
 
     With `groups` whole groups are held out; there are no more folds than groups.
     """
     if groups is not None:
         unit_of, counts = _units(labels, groups)
-        count = min(count, len(counts))
+        count = min(_FOLDS, len(counts))
         fold = assign_groups(counts, [1 / count] * count, seed=seed)[unit_of]
     else:
+        count = _FOLDS
         rng = np.random.default_rng([seed, len(labels), count])
         fold = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
@@ -241,9 +244,9 @@ def folds(
     return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(count) if (fold == k).any()]
 
 
-def _held_out_groups(labels: Ints, groups: Sequence[str], *, share: float, seed: int) -> tuple[Ints, Ints]:
+def _held_out_groups(labels: Ints, groups: Sequence[str], *, seed: int) -> tuple[Ints, Ints]:
     unit_of, counts = _units(labels, groups)
-    chosen = assign_groups(counts, [1 - share, share], seed=seed) == 1
+    chosen = assign_groups(counts, [1 - _HELD_OUT, _HELD_OUT], seed=seed) == 1
     for label in range(counts.shape[1]):
         # A class that nothing is trained on cannot be predicted, and would make every choice look alike.
         if not counts[~chosen, label].any():
@@ -255,11 +258,7 @@ def _held_out_groups(labels: Ints, groups: Sequence[str], *, share: float, seed:
 def _units(labels: Ints, groups: Sequence[str]) -> tuple[Ints, NDArray[np.float64]]:
     """The unit of each image, and the images of each unit by class [units, classes]."""
     keys = [f"g{group}" if group else f"i{row:09d}" for row, group in enumerate(groups)]
-    unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    class_of = np.unique(labels, return_inverse=True)[1]
-    counts = np.zeros((int(unit_of.max()) + 1, int(class_of.max()) + 1))
-    np.add.at(counts, (unit_of, class_of), 1)
-    return unit_of, counts
+    return units(labels, keys)
 
 
 # The `sklearn` preset: squared penalty, its strength chosen on held-out images.
@@ -345,18 +344,9 @@ def _scores(
 
 def _path(x: Tensor, y: Tensor, max_iteration: int) -> Iterator[Solution]:
     """The solution for every C, each found from the one before."""
-    present, local = torch.unique(y, return_inverse=True)
     solution = None
     for cost in COSTS:
-        solution = fit_softmax(
-            x,
-            local,
-            n_classes=len(present),
-            penalty=_penalty(cost, y),
-            max_iterations=max_iteration,
-            tolerance=_CHOOSING,
-            start=solution,
-        )
+        _, solution = _fitted(x, y, _penalty(cost, y), max_iteration, _CHOOSING, solution)
         yield solution
 
 

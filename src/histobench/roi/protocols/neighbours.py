@@ -12,7 +12,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -404,13 +404,5 @@ class _Candidates:
 
     def some(self, rows: Tensor) -> _Candidates:
         """Those of some queries; the products stay those of all."""
-        return _Candidates(
-            self.test[rows],
-            self.queries[rows],
-            self.products,
-            self.value[rows],
-            self.place[rows],
-            self.edge[rows],
-            self.margin[rows],
-            self.crowded[rows],
-        )
+        names = [each.name for each in fields(self) if each.name != "products"]
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})

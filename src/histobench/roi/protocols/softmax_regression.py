@@ -34,13 +34,12 @@ Solve = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a minimisation ended; `decrement` estimates how far above the minimum that is."""
+    """Where a minimisation ended."""
 
     point: Tensor
     value: float
     gradient: Tensor
     iterations: int
-    decrement: float
     converged: bool
 
 
@@ -68,14 +67,14 @@ def minimise(
         slope = float((gradient * direction).sum())
         converged = slope / 2 <= tolerance * max(abs(value), NEGLIGIBLE)
         if converged or iteration == max_iterations:
-            return Descent(point, value, gradient, iteration, slope / 2, converged)
+            return Descent(point, value, gradient, iteration, converged)
         while True:
             found = _search(evaluate, point, value, direction, slope)
             if found is not None:
                 break
             if not len(history.steps):
                 # Rounding hides any further progress.
-                return Descent(point, value, gradient, iteration, slope / 2, converged=True)
+                return Descent(point, value, gradient, iteration, converged=True)
             # What was learnt of the curvature before does not hold here.
             history.forget(start)
             direction = history.direction(gradient, solve, to_scale)
@@ -218,11 +217,13 @@ class SharedCurvature:
         self.bias = (weights.sum(0, dtype=torch.float64) / total).clamp_min(1e-8)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """Inverse of the block times the gradient."""
+        """Inverse of the block times the gradient [c, d + 1], or those of parts [c, parts, d + 1]."""
         g = centred(gradient)
+        weight = g[..., :-1]
+        flat = weight.reshape(-1, weight.shape[-1]).T.to(self.factor.dtype)
         out = torch.empty_like(g)
-        out[:, :-1] = torch.cholesky_solve(g[:, :-1].T.to(self.factor.dtype), self.factor).T
-        out[:, -1] = g[:, -1] / self.bias
+        out[..., :-1] = torch.cholesky_solve(flat, self.factor).T.reshape(weight.shape)
+        out[..., -1] = g[..., -1] / self.bias.view(-1, *[1] * (g.ndim - 2))
         return centred(out)
 
 
@@ -471,7 +472,22 @@ def fit_softmax(
     x = features.double() if features.numel() <= _SMALL else features
     n, d = x.shape
     if n < d and n <= _NARROW:
-        return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
+        # Fewer rows than dimensions: the minimiser lies in the span of the rows, and so does the work.
+        mean = Centring.of(x).mean
+        basis, coordinates = torch.linalg.qr((x.double() - mean).T)  # [d, n], [n, n]
+        if start is not None:
+            start = replace(start, weight=start.weight @ basis, bias=start.bias + start.weight @ mean)
+        inside = fit_softmax(
+            coordinates.T.contiguous(),
+            labels,
+            n_classes=n_classes,
+            penalty=penalty,
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+        )
+        weight = inside.weight @ basis.T
+        return replace(inside, weight=weight, bias=inside.bias - weight @ mean)
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
     mean = _middle(x, order)
@@ -508,7 +524,7 @@ def _fit(
     known = loss(theta)
     if start is None and penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
         # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
-        return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
+        return _solution(Descent(theta, *known, 0, True), mean, loss)
     done = 0
     if d > _NARROW:
         some = (x[order[:_LOOKED_AT]] - mean.to(x.dtype)).to(theta.device)
@@ -637,24 +653,15 @@ def _fit_together(
     loss: PartsLoss, metric: SharedCurvature, theta: Tensor, max_iterations: int, tolerance: float
 ) -> list[Solution | None]:
     """The minimiser of each part from the same point; None where that does not get there."""
-    count, d = len(loss.kept), theta.shape[1] - 1
+    count = len(loss.kept)
     found: list[Solution | None] = [None] * count
-
-    def solve(gradient: Tensor) -> Tensor:
-        out = torch.empty_like(gradient)
-        rows = centred(gradient)
-        flat = rows[..., :-1].reshape(-1, d).T.to(metric.factor.dtype)
-        out[..., :-1] = torch.cholesky_solve(flat, metric.factor).T.reshape(rows[..., :-1].shape)
-        out[..., -1] = rows[..., -1] / metric.bias[:, None]
-        return centred(out)
-
     parts = torch.arange(count, device=loss.x.device)
     point = theta[:, None].repeat(1, count, 1)
     value, gradient = loss(point, parts)
     steps: list[Tensor] = []
     changes: list[Tensor] = []
     for iteration in range(min(_PART_ITERATIONS, max_iterations) + 1):
-        direction = _together(gradient, steps, changes, solve)
+        direction = _together(gradient, steps, changes, metric.solve)
         slope = _dots(gradient, direction)
         gap = slope / 2 / value.abs().clamp_min(NEGLIGIBLE)
         done = (gap <= tolerance) & (slope >= 0)
@@ -730,33 +737,6 @@ def _is_steep(rows: Tensor, mean: Tensor) -> bool:
     """Whether rows differ so little, for their size, that products with them would lose too many digits."""
     distance = float((rows.double() - mean).norm(dim=1).median())
     return 0 < _STEEP * distance < float(mean.norm())
-
-
-def _fit_in_row_space(
-    x: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    penalty: Penalty,
-    max_iterations: int,
-    tolerance: float,
-    start: Solution | None,
-) -> Solution:
-    """Fewer rows than dimensions: the minimiser lies in the span of the rows, and so does the work."""
-    mean = Centring.of(x).mean
-    basis, coordinates = torch.linalg.qr((x.double() - mean).T)  # [d, n], [n, n]
-    if start is not None:
-        start = replace(start, weight=start.weight @ basis, bias=start.bias + start.weight @ mean)
-    inside = fit_softmax(
-        coordinates.T.contiguous(),
-        labels,
-        n_classes=n_classes,
-        penalty=penalty,
-        max_iterations=max_iterations,
-        tolerance=tolerance,
-        start=start,
-    )
-    weight = inside.weight @ basis.T
-    return replace(inside, weight=weight, bias=inside.bias - weight @ mean)
 
 
 def _sample_size(n: int, d: int) -> int:

@@ -68,15 +68,11 @@ def ridge(
     def path(rows: ProbeRows, queries: Tensor) -> Floats:
         return _ridge_path(rows, queries, device)
 
-    losses, chosen_on = _held_out_losses(train, path, _squared_error, val=val, seed=seed)
-    best = int(np.argmin(losses))
     n, d = train.features.shape
-    info = {
-        "alpha": STRENGTHS[best] * n * d,
-        "alpha_chosen_on": chosen_on,
-        "mean_squared_error_by_alpha": _by_strength(losses, n * d),
-    }
-    return TargetOutcome(path(train, test)[best], info)
+    best, chosen = _chosen(
+        train, path, _squared_error, "mean_squared_error", n * d, STRENGTHS, val=val, seed=seed
+    )
+    return TargetOutcome(path(train, test)[best], {"alpha": STRENGTHS[best] * n * d, **chosen})
 
 
 def _ridge_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
@@ -114,14 +110,25 @@ def _squared_error(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> 
     return np.asarray(((said - truth) ** 2)[:, held_out].sum((1, 2)))
 
 
-def _held_out_losses(
+def _chosen(
     train: ProbeRows,
     path: Path,
     loss: Loss,
+    loss_name: str,
+    size: float,
+    strengths: Sequence[float],
     *,
     val: ProbeRows | None,
     seed: int,
-    strengths: int = len(STRENGTHS),
+) -> tuple[int, dict[str, Any]]:
+    """The place of the strength with the least loss on held-out rows, and what to say of the choice."""
+    losses, chosen_on = _held_out_losses(train, path, loss, len(strengths), val=val, seed=seed)
+    by_alpha = {f"{each * size:.6g}": float(value) for each, value in zip(strengths, losses, strict=True)}
+    return int(np.argmin(losses)), {"alpha_chosen_on": chosen_on, f"{loss_name}_by_alpha": by_alpha}
+
+
+def _held_out_losses(
+    train: ProbeRows, path: Path, loss: Loss, strengths: int, *, val: ProbeRows | None, seed: int
 ) -> tuple[Floats, str]:
     """The mean loss of every strength on rows that were not trained on, and in words which these were."""
     if val is not None:
@@ -163,17 +170,12 @@ def cox(
     def path(rows: ProbeRows, queries: Tensor) -> Floats:
         return _cox_path(rows, queries, device)
 
-    losses, chosen_on = _held_out_losses(
-        train, path, _likelihood_added, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
-    )
-    best = int(np.argmin(losses))
     size = train.truth[:, 1].sum() * train.features.shape[1]
-    info = {
-        "alpha": float(_COX_STRENGTHS[best] * size),
-        "alpha_chosen_on": chosen_on,
-        "minus_log_likelihood_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
-        "num_train_events": int(train.truth[:, 1].sum()),
-    }
+    best, chosen = _chosen(
+        train, path, _likelihood_added, "minus_log_likelihood", size, _COX_STRENGTHS, val=val, seed=seed
+    )
+    events = int(train.truth[:, 1].sum())
+    info = {"alpha": float(_COX_STRENGTHS[best] * size), **chosen, "num_train_events": events}
     return TargetOutcome(path(train, test)[best], info)
 
 
@@ -295,17 +297,9 @@ def cumulative_link(
             found.append(_level_probabilities(others, start, n_levels))
         return np.stack(found[::-1])
 
-    losses, chosen_on = _held_out_losses(
-        train, path, _level_loss, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
-    )
-    best = int(np.argmin(losses))
     size = float(train.features.shape[0] * train.features.shape[1])
-    info = {
-        "alpha": _COX_STRENGTHS[best] * size,
-        "alpha_chosen_on": chosen_on,
-        "log_loss_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
-    }
-    return TargetOutcome(path(train, test)[best], info)
+    best, chosen = _chosen(train, path, _level_loss, "log_loss", size, _COX_STRENGTHS, val=val, seed=seed)
+    return TargetOutcome(path(train, test)[best], {"alpha": _COX_STRENGTHS[best] * size, **chosen})
 
 
 def _level_loss(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
@@ -359,7 +353,3 @@ def _fit_levels(
         objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}
     )
     return np.asarray(found.x, dtype=np.float64)
-
-
-def _by_strength(losses: Floats, size: float, strengths: Sequence[float] = STRENGTHS) -> dict[str, float]:
-    return {f"{strength * size:.6g}": float(loss) for strength, loss in zip(strengths, losses, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,15 +12,13 @@ from torch import Tensor
 from histobench.core.errors import HistobenchError
 from histobench.roi.protocols.outcome import Outcome
 
-
-class TextEncoder(Protocol):
-    """The one method of an encoder that zero-shot needs."""
-
-    def run_zero_shot(self, texts: Sequence[str], image_features: Tensor, device: str) -> Tensor:
-        """Class probabilities [n, len(texts)]."""
+if TYPE_CHECKING:
+    from histobench.roi.encoders.base import BasePatchEncoder
 
 
-def zero_shot(encoder: TextEncoder, texts: Sequence[str], test: Tensor, *, device: str = "cpu") -> Outcome:
+def zero_shot(
+    encoder: BasePatchEncoder, texts: Sequence[str], test: Tensor, *, device: str = "cpu"
+) -> Outcome:
     """Class probabilities of image features [n, d], from the encoder itself: one prompt per class."""
     with torch.inference_mode():
         probabilities = encoder.run_zero_shot(list(texts), test, device)

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,6 +32,7 @@ from histobench.roi.registry.entry import RemoteFile, size_in_words
 #: A mirror: a folder or a base address below which `<dataset>/<file>` lies.
 MIRROR_VARIABLE = "HISTOBENCH_DATA_MIRROR"
 _CHUNK = 1 << 20
+_AT_ONCE = 4
 #: How files begin whose checksum nobody published: what is something else is not kept.
 _BEGINNINGS = {
     ".zip": b"PK",
@@ -55,127 +56,167 @@ class Fetched:
     accepted: bool = False  # another checksum than the published one, accepted by the user
 
 
-def fetch_all(
-    files: Sequence[RemoteFile],
-    folder: Path,
-    *,
-    dataset: str,
-    workers: int = 4,
-    progress: Progress | None = None,
-    pause: float = 1.0,
-    accept: Sequence[str] = (),
-) -> list[Fetched]:
-    """Fetch files into `folder`, up to `workers` at a time; what is there and right is not fetched again.
+@dataclass(frozen=True)
+class Fetcher:
+    """Brings the files of a dataset into a folder; what is there and right is not fetched again.
 
-    `accept` are checksums (md5 or sha256) that are taken instead of the published ones. The free space of
-    the disk is checked before the first byte. The first error stops the others.
+    `accept` are checksums (md5 or sha256) that are taken instead of the published ones.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_space(files, folder, dataset)
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(files)))) as pool:
-        jobs = [
-            pool.submit(
-                fetch, file, folder, dataset=dataset, progress=progress, pause=pause, stop=stop, accept=accept
-            )
-            for file in files
+
+    folder: Path
+    dataset: str
+    progress: Progress | None = None
+    pause: float = 1.0
+    accept: Sequence[str] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def fetch_all(self, files: Sequence[RemoteFile]) -> list[Fetched]:
+        """Fetch files, some at a time; the first error stops the others.
+
+        The free space of the disk is checked before the first byte.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._check_space(files)
+        with ThreadPoolExecutor(max_workers=max(1, min(_AT_ONCE, len(files)))) as pool:
+            jobs = [pool.submit(self.fetch, file) for file in files]
+            try:
+                wait(jobs, return_when=FIRST_EXCEPTION)
+            finally:
+                # Whoever waits for an error, or has interrupted, does not wait for the other gigabytes.
+                self.stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+        failed = [job.exception() for job in jobs if not job.cancelled() and job.exception()]
+        for error in sorted(failed, key=lambda error: isinstance(error, TransferStoppedError)):
+            assert error is not None
+            raise error
+        return [job.result() for job in jobs]
+
+    def fetch(self, file: RemoteFile) -> Fetched:
+        """One file, checked; an interrupted download goes on where it stopped."""
+        target = self.folder / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            return self.check(target, file, keep=True)
+        part = target.with_name(f"{target.name}.part")
+        self._bring(self._source(file), part, file)
+        found = self.check(part, file, keep=False)
+        os.replace(part, target)
+        note_of(part).unlink(missing_ok=True)
+        return replace(found, path=target)
+
+    def take_from_mirror(self, file: RemoteFile) -> None:
+        """Put a file that comes by form in place from the mirror, if there is one that has it.
+
+        The name may be a pattern; the names behind it are known of a mirror that is a folder alone.
+        """
+        mirror = os.environ.get(MIRROR_VARIABLE)
+        if not mirror:
+            return
+        sources: list[tuple[str, str | Path]] = []
+        if "://" not in mirror:
+            found = sorted((Path(mirror).expanduser() / self.dataset).glob(file.name))
+            sources = [(source.name, source) for source in found if source.is_file()]
+        elif not any(sign in file.name for sign in "*?["):
+            sources = [(file.name, self._source(file))]
+        for name, source in sources:
+            if not (self.folder / name).exists():
+                part = self.folder / f"{name}.part"
+                self._bring(source, part, file)
+                os.replace(part, self.folder / name)
+
+    def check(self, path: Path, file: RemoteFile, *, keep: bool) -> Fetched:
+        """Compare size and checksums with what is published; a wrong file is an error that names both.
+
+        With `keep` the wrong file stays where it is (it may be the user's own); else it is deleted.
+        """
+        size = path.stat().st_size
+        if not file.pinned:
+            _check_beginning(path, file, keep=keep)
+        md5, sha256 = _hashes(path)
+        wrong = (
+            [f"{size:,} bytes, but {file.bytes:,} are published"] if file.bytes not in (None, size) else []
+        )
+        wrong += [
+            f"{kind} {got}, but {wanted} is published"
+            for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256))
+            if wanted is not None and got != wanted.lower()
         ]
+        if wrong and {md5, sha256} & {checksum.lower() for checksum in self.accept}:
+            return Fetched(path, size, md5, sha256, verified=False, accepted=True)
+        if wrong:
+            looks = ""
+            if keep:
+                with open_plain(path) as handle:
+                    looks = " (it is a web page)" if is_page(handle.read(256)) else ""
+            raise _refused(path, f"{file.name}: {wrong[0]}{looks}", keep, _how_to_accept(sha256))
+        return Fetched(path, size, md5, sha256, file.pinned)
+
+    def _bring(self, source: str | Path, part: Path, file: RemoteFile) -> None:
+        """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
+        if isinstance(source, Path):
+            if not source.is_file():
+                raise HistobenchError(
+                    f"the mirror has no {source}; unset {MIRROR_VARIABLE}, or put the file there"
+                )
+            shutil.copyfile(check_plain(source), part)
+            if self.progress:
+                self.progress(file.name, part.stat().st_size, file.bytes)
+            return
+        size = None if self.accept else file.bytes
         try:
-            wait(jobs, return_when=FIRST_EXCEPTION)
-        finally:
-            # Whoever waits for an error, or has interrupted, does not wait for the other gigabytes as well.
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-    failed = [job.exception() for job in jobs if not job.cancelled() and job.exception()]
-    for error in sorted(failed, key=lambda error: isinstance(error, TransferStoppedError)):
-        assert error is not None
-        raise error
-    return [job.result() for job in jobs]
+            transfer(
+                source,
+                part,
+                name=file.name,
+                size=size,
+                progress=self.progress,
+                pause=self.pause,
+                stop=self.stop,
+            )
+        except OtherSizeError as error:
+            raise HistobenchError(f"{error}{_how_to_accept('SHA256 (of the file offered)')}") from error
 
+    def _source(self, file: RemoteFile) -> str | Path:
+        mirror = os.environ.get(MIRROR_VARIABLE)
+        if mirror and "://" in mirror:
+            return f"{mirror.rstrip('/')}/{quote(self.dataset)}/{quote(file.name)}"
+        if mirror:
+            return Path(mirror).expanduser() / self.dataset / file.name
+        if file.url is None:
+            raise HistobenchError(
+                f"{self.dataset}: {file.name} has no public address; see: histobench data show {self.dataset}"
+            )
+        return file.url
 
-def fetch(
-    file: RemoteFile,
-    folder: Path,
-    *,
-    dataset: str,
-    progress: Progress | None = None,
-    pause: float = 1.0,
-    stop: threading.Event | None = None,
-    accept: Sequence[str] = (),
-) -> Fetched:
-    """One file, checked; an interrupted download goes on where it stopped."""
-    target = folder / file.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        return check_file(target, file, keep=True, accept=accept)
-    source = _source(file, dataset)
-    part = target.with_name(f"{target.name}.part")
-    if isinstance(source, Path):
-        _copy(source, part, file, progress)
-    else:
-        _download(source, part, file, progress=progress, pause=pause, stop=stop, accept=accept)
-    found = check_file(part, file, keep=False, accept=accept)
-    os.replace(part, target)
-    note_of(part).unlink(missing_ok=True)
-    return replace(found, path=target)
-
-
-def _download(
-    address: str,
-    part: Path,
-    file: RemoteFile,
-    *,
-    progress: Progress | None,
-    pause: float,
-    stop: threading.Event | None,
-    accept: Sequence[str],
-) -> None:
-    """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
-    size = None if accept else file.bytes
-    try:
-        transfer(address, part, name=file.name, size=size, progress=progress, pause=pause, stop=stop)
-    except OtherSizeError as error:
-        raise HistobenchError(f"{error}{_how_to_accept('SHA256 (of the file offered)')}") from error
+    def _check_space(self, files: Sequence[RemoteFile]) -> None:
+        needed, free = missing_bytes(files, self.folder), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise HistobenchError(
+                f"{self.dataset} needs {size_in_words(needed)}, but {self.folder} has "
+                f"{size_in_words(free)} free; give another disk with `to`"
+            )
 
 
 def _how_to_accept(checksum: str) -> str:
     return f". To use this file as it is: histobench data get ... --accept-checksum {checksum}"
 
 
-def check_file(path: Path, file: RemoteFile, *, keep: bool, accept: Sequence[str] = ()) -> Fetched:
-    """Compare size and checksums with what is published; a wrong file is an error that names both.
-
-    A file with a checksum of `accept` is taken as it is. With `keep` the wrong file stays where it is (it may
-    be the user's own); else it is deleted.
-    """
-    size = path.stat().st_size
-    if not file.pinned:
-        _check_beginning(path, file, keep=keep)
-    md5, sha256 = _hashes(path)
-    wrong = [f"{size:,} bytes, but {file.bytes:,} are published"] if file.bytes not in (None, size) else []
-    wrong += [
-        f"{kind} {got}, but {wanted} is published"
-        for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256))
-        if wanted is not None and got != wanted.lower()
-    ]
-    if wrong and {md5, sha256} & {checksum.lower() for checksum in accept}:
-        return Fetched(path, size, md5, sha256, verified=False, accepted=True)
-    if wrong:
-        looks = _looks_like(path) if keep else ""
-        _discard(path, keep=keep)
-        raise HistobenchError(
-            f"{file.name}: {wrong[0]}{looks}{_fate(path, keep=keep)}{_how_to_accept(sha256)}"
-        )
-    return Fetched(path, size, md5, sha256, file.pinned)
+def _refused(path: Path, message: str, keep: bool, advice: str = "") -> HistobenchError:
+    """The error for a wrong file, which is deleted unless it is to be kept."""
+    if keep:
+        return HistobenchError(f"{message}; remove {path} and fetch it again{advice}")
+    discard(path)
+    return HistobenchError(f"{message}; nothing was kept; try again, or pin the new file{advice}")
 
 
 def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
     """Without a checksum, at least: no web page, and what the name says."""
     with open_plain(path) as handle:
         beginning = handle.read(256)
-    wanted = _BEGINNINGS.get(Path(file.name).suffix.lower(), b"")
+    suffix = Path(file.name).suffix
+    wanted = _BEGINNINGS.get(suffix.lower(), b"")
     if beginning and beginning.startswith(wanted) and (expects_page(file.name) or not is_page(beginning)):
-        damage = _damage(path, Path(file.name).suffix.lower())
+        damage = _damage(path, suffix.lower())
         if not damage:
             return
         if keep:  # of no use to anybody: the next attempt fetches it again
@@ -184,19 +225,9 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
             raise HistobenchError(
                 f"{file.name} is damaged ({damage}); it is now {aside}; run again to fetch it"
             )
-        discard(path)
-        raise HistobenchError(
-            f"{file.name}: the downloaded file is damaged ({damage}){_fate(path, keep=keep)}"
-        )
-    what = (
-        "empty"
-        if not beginning
-        else "a web page"
-        if is_page(beginning)
-        else f"no {Path(file.name).suffix} file"
-    )
-    _discard(path, keep=keep)
-    raise HistobenchError(f"{file.name}: the downloaded file is {what}{_fate(path, keep=keep)}")
+        raise _refused(path, f"{file.name}: the downloaded file is damaged ({damage})", keep)
+    what = "empty" if not beginning else "a web page" if is_page(beginning) else f"no {suffix} file"
+    raise _refused(path, f"{file.name}: the downloaded file is {what}", keep)
 
 
 def _damage(path: Path, suffix: str) -> str:
@@ -221,19 +252,6 @@ def _damage(path: Path, suffix: str) -> str:
     return ""
 
 
-def _fate(path: Path, *, keep: bool) -> str:
-    return (
-        f"; remove {path} and fetch it again"
-        if keep
-        else "; nothing was kept; try again, or pin the new file"
-    )
-
-
-def _discard(path: Path, *, keep: bool) -> None:
-    if not keep:
-        discard(path)
-
-
 def _hashes(path: Path) -> tuple[str, str]:
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with open_plain(path) as handle:
@@ -241,60 +259,6 @@ def _hashes(path: Path) -> tuple[str, str]:
             md5.update(chunk)
             sha256.update(chunk)
     return md5.hexdigest(), sha256.hexdigest()
-
-
-def _source(file: RemoteFile, dataset: str) -> str | Path:
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    if mirror and "://" in mirror:
-        return f"{mirror.rstrip('/')}/{quote(dataset)}/{quote(file.name)}"
-    if mirror:
-        return Path(mirror).expanduser() / dataset / file.name
-    if file.url is None:
-        raise HistobenchError(
-            f"{dataset}: {file.name} has no public address; see: histobench data show {dataset}"
-        )
-    return file.url
-
-
-def take_from_mirror(
-    file: RemoteFile,
-    folder: Path,
-    *,
-    dataset: str,
-    progress: Progress | None = None,
-    pause: float = 1.0,
-    accept: Sequence[str] = (),
-) -> None:
-    """Put a file that comes by form in place from the mirror, if there is one that has it.
-
-    The name may be a pattern; the names behind it are known of a mirror that is a folder alone.
-    """
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    if not mirror:
-        return
-    if "://" not in mirror:
-        for source in sorted((Path(mirror).expanduser() / dataset).glob(file.name)):
-            if source.is_file() and not (folder / source.name).exists():
-                part = folder / f"{source.name}.part"
-                _copy(source, part, file, progress)
-                os.replace(part, folder / source.name)
-    elif not any(sign in file.name for sign in "*?["):
-        part, address = folder / f"{file.name}.part", str(_source(file, dataset))
-        _download(address, part, file, progress=progress, pause=pause, stop=None, accept=accept)
-        os.replace(part, folder / file.name)
-
-
-def _copy(source: Path, part: Path, file: RemoteFile, progress: Progress | None) -> None:
-    if not source.is_file():
-        raise HistobenchError(f"the mirror has no {source}; unset {MIRROR_VARIABLE}, or put the file there")
-    shutil.copyfile(check_plain(source), part)
-    if progress:
-        progress(file.name, part.stat().st_size, file.bytes)
-
-
-def _looks_like(path: Path) -> str:
-    with open_plain(path) as handle:
-        return " (it is a web page)" if is_page(handle.read(256)) else ""
 
 
 def missing_bytes(files: Iterable[RemoteFile], folder: Path) -> int:
@@ -305,12 +269,3 @@ def missing_bytes(files: Iterable[RemoteFile], folder: Path) -> int:
         if file.bytes is not None and not (folder / file.name).exists():
             total += max(0, file.bytes - (part.stat().st_size if part.exists() else 0))
     return total
-
-
-def _check_space(files: Sequence[RemoteFile], folder: Path, dataset: str) -> None:
-    needed, free = missing_bytes(files, folder), shutil.disk_usage(folder).free
-    if needed > free:
-        raise HistobenchError(
-            f"{dataset} needs {size_in_words(needed)}, but {folder} has {size_in_words(free)} free;"
-            " give another disk with `to`"
-        )

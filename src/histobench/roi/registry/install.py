@@ -26,7 +26,7 @@ from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.folders import cache_dir
 from histobench.core.http import Progress
 from histobench.core.plain_data import parse_json
-from histobench.roi.registry.download import Fetched, check_file, fetch_all, take_from_mirror
+from histobench.roi.registry.download import Fetched, Fetcher
 from histobench.roi.registry.entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.rows import Row, read_rows
@@ -76,7 +76,7 @@ def get(
             folder / _CLAIM,
             on_wait=partial(_log.warning, "another process is fetching %s; waiting for it", name),
         ):
-            _install(entry, folder, progress, pause, accept)
+            _install(entry, folder, Fetcher(folder / "downloads", entry.name, progress, pause, accept))
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise HistobenchError(
@@ -87,17 +87,13 @@ def get(
     return require(f"{entry.name}@{split}" if split else entry.name)
 
 
-def _install(
-    entry: PublicDataset, folder: Path, progress: Progress | None, pause: float, accept: Sequence[str]
-) -> None:
-    downloads = folder / "downloads"
+def _install(entry: PublicDataset, folder: Path, fetcher: Fetcher) -> None:
+    downloads = fetcher.folder
     if entry.access == "form":
-        fetched = _placed_by_hand(entry, downloads, accept, progress, pause)
+        fetched = _placed_by_hand(entry, fetcher)
     else:
         wanted = [file for file in entry.files if file.url or (downloads / file.name).exists()]
-        fetched = fetch_all(
-            wanted, downloads, dataset=entry.name, progress=progress, pause=pause, accept=accept
-        )
+        fetched = fetcher.fetch_all(wanted)
     if entry.unlisted:
         raise HistobenchError(
             f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed:"
@@ -207,25 +203,18 @@ def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
         return data_folder() / entry.name
 
 
-def _placed_by_hand(
-    entry: PublicDataset,
-    downloads: Path,
-    accept: Sequence[str],
-    progress: Progress | None,
-    pause: float,
-) -> list[Fetched]:
+def _placed_by_hand(entry: PublicDataset, fetcher: Fetcher) -> list[Fetched]:
+    downloads = fetcher.folder
     downloads.mkdir(parents=True, exist_ok=True)
     for file in entry.files:
         if not list(downloads.glob(file.name)):
-            take_from_mirror(
-                file, downloads, dataset=entry.name, progress=progress, pause=pause, accept=accept
-            )
+            fetcher.take_from_mirror(file)
     # A name may be a pattern: the parts of an archive are not always known beforehand.
     found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
     if not all(found.values()):
         raise HistobenchError(by_hand(entry, downloads))
     return [
-        check_file(path, file, keep=True, accept=accept)
+        fetcher.check(path, file, keep=True)
         for file, paths in found.items()
         for path in paths
         if path.is_file()

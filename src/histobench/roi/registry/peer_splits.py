@@ -9,7 +9,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,7 @@ def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], folder: P
     classes = split.options.get("classes")
     kept = [row for row in rows if classes is None or row.label in classes]
     generator = random.Random(split.options.get("seed", 0))
-    if split.rule == "listed":
-        placed = _listed(split.options, kept, folder)
-    else:
-        placed = _RULES[split.rule](entry, split.options, kept, generator)
+    placed = _RULES[split.rule](_Draw(entry, split.options, kept, generator, folder))
     for name, wanted in split.counts.items():
         found = sum(row.split == name for row in placed)
         if found != wanted:
@@ -82,59 +79,60 @@ def thunder_md5(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], gen
     return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
 
 
-def _ranges(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+@dataclass(frozen=True)
+class _Draw:
+    """What a rule draws from; `folder` holds the dataset's files."""
+
+    entry: PublicDataset
+    options: Mapping[str, Any]
+    rows: Sequence[Row]
+    generator: random.Random
+    folder: Path
+
+
+def _ranges(draw: _Draw) -> list[Row]:
     """Positions in the list of all images, class after class, names sorted."""
     placed = []
     for split in ("train", "val", "test"):
-        for start, end in options.get(split, ()):
-            placed += [replace(row, split=split) for row in rows[start:end]]
+        for start, end in draw.options.get(split, ()):
+            placed += [replace(row, split=split) for row in draw.rows[start:end]]
     return placed
 
 
-def _images(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _images(draw: _Draw) -> list[Row]:
     """A share of the training images, drawn image by image, becomes validation."""
-    train = [row for row in rows if row.split == "train"]
-    chosen = set(generator.sample(range(len(train)), int(options["share"] * len(train))))
+    train = [row for row in draw.rows if row.split == "train"]
+    chosen = set(draw.generator.sample(range(len(train)), int(draw.options["share"] * len(train))))
     return [
         *(replace(row, split="val" if index in chosen else "train") for index, row in enumerate(train)),
-        *(row for row in rows if row.split == "test"),
+        *(row for row in draw.rows if row.split == "test"),
     ]
 
 
-def _rows(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _rows(draw: _Draw) -> list[Row]:
     """Each training row of the table goes to validation with a probability, row by row."""
     placed = []
-    for row in rows:
-        is_val = row.split == "train" and generator.uniform(0, 1) < options["share"]
+    for row in draw.rows:
+        is_val = row.split == "train" and draw.generator.uniform(0, 1) < draw.options["share"]
         placed.append(replace(row, split="val") if is_val else row)
     return placed
 
 
-def _cases(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _cases(draw: _Draw) -> list[Row]:
     """A share of the training cases becomes validation; images are listed case by case."""
     return [
-        *_by_case([row for row in rows if row.split == "train"], options["share"], generator),
-        *(row for row in rows if row.split == "test"),
+        *_by_case([row for row in draw.rows if row.split == "train"], draw.options["share"], draw.generator),
+        *(row for row in draw.rows if row.split == "test"),
     ]
 
 
-def _cases_per_class(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _cases_per_class(draw: _Draw) -> list[Row]:
     """As `_cases`, drawn anew for every class: one case can be in two splits for two classes."""
     placed: list[Row] = []
-    for name in options.get("classes") or entry.classes:
-        train = [row for row in rows if row.label == name and row.split == "train"]
-        placed += _by_case(train, options["share"], generator)
-        placed += [row for row in rows if row.label == name and row.split == "test"]
+    for name in draw.options.get("classes") or draw.entry.classes:
+        train = [row for row in draw.rows if row.label == name and row.split == "train"]
+        placed += _by_case(train, draw.options["share"], draw.generator)
+        placed += [row for row in draw.rows if row.label == name and row.split == "test"]
     return placed
 
 
@@ -150,45 +148,41 @@ def _by_case(rows: Sequence[Row], share: float, generator: random.Random) -> lis
     ]
 
 
-def _patients_per_class(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _patients_per_class(draw: _Draw) -> list[Row]:
     """Per class the patients are shuffled; the first share is train, the next val, the rest test."""
     placed: list[Row] = []
-    for name in entry.classes:
+    for name in draw.entry.classes:
         patients: dict[str, list[Row]] = {}
-        for row in (row for row in rows if row.label == name):
+        for row in (row for row in draw.rows if row.label == name):
             patients.setdefault(_group(row), []).append(row)
         order = list(patients)
-        generator.shuffle(order)
-        outer = int(options["share"] * len(order))
-        inner = int(options["share"] * outer)
+        draw.generator.shuffle(order)
+        outer = int(draw.options["share"] * len(order))
+        inner = int(draw.options["share"] * outer)
         for index, patient in enumerate(order):
             split = "train" if index < inner else "val" if index < outer else "test"
             placed += [replace(row, split=split) for row in patients[patient]]
     return placed
 
 
-def _groups(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _groups(draw: _Draw) -> list[Row]:
     """Named patients are validation or test; the others are train."""
-    lists = {split: {str(item) for item in options.get(split, ())} for split in ("val", "test")}
+    lists = {split: {str(item) for item in draw.options.get(split, ())} for split in ("val", "test")}
     return [
         replace(row, split=next((split for split, names in lists.items() if row.group in names), "train"))
-        for row in rows
+        for row in draw.rows
     ]
 
 
-def _column(
-    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
-) -> list[Row]:
+def _column(draw: _Draw) -> list[Row]:
     """A site (or another column) decides; sites that are not named are left out."""
     placed: list[Row] = []
     for split in ("train", "val", "test"):
-        for value in options.get(split, ()):
+        for value in draw.options.get(split, ()):
             placed += [
-                replace(row, split=split) for row in rows if _value(row, options["column"]) == str(value)
+                replace(row, split=split)
+                for row in draw.rows
+                if _value(row, draw.options["column"]) == str(value)
             ]
     return placed
 
@@ -197,13 +191,13 @@ def _value(row: Row, column: str) -> str | None:
     return row.split if column == "split" else row.sites.get(column) or row.marks.get(column)
 
 
-def _listed(options: Mapping[str, Any], rows: Sequence[Row], folder: Path) -> list[Row]:
+def _listed(draw: _Draw) -> list[Row]:
     """A table that comes with the dataset lists the images, by some of their marks."""
-    keys = options["join"]
-    wanted = {tuple(record[key] for key in keys) for record in listed_records(folder, options["table"])}
+    keys, table = draw.options["join"], draw.options["table"]
+    wanted = {tuple(record[key] for key in keys) for record in listed_records(draw.folder, table)}
     return [
-        replace(row, split=options["split"])
-        for row in rows
+        replace(row, split=draw.options["split"])
+        for row in draw.rows
         if tuple(row.marks.get(key, "") for key in keys) in wanted
     ]
 
@@ -223,4 +217,5 @@ _RULES = {
     "patients-per-class": _patients_per_class,
     "groups": _groups,
     "column": _column,
+    "listed": _listed,
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from histobench.core.errors import HistobenchError
@@ -12,9 +12,7 @@ from histobench.core.http import open_client
 from histobench.core.plain_data import parse_json
 from histobench.roi.registry.entry import PublicDataset, RemoteFile
 
-if TYPE_CHECKING:
-    import httpx
-
+_Lister = Callable[[Any], Iterator[RemoteFile]]  # from the host's answer to the files
 #: Where each host answers; tests put a local server here.
 APIS = {
     "zenodo": "https://zenodo.org/api/records/",
@@ -31,10 +29,12 @@ def pinned(entry: PublicDataset, *, apis: Mapping[str, str] = APIS) -> tuple[Rem
     """
     import httpx
 
-    kind, record = _record_of(entry)
+    list_files, address = _host_of(entry, apis)
     with open_client() as client:
         try:
-            listed = _LISTS[kind](client, apis, record, entry)
+            answer = client.get(address)
+            answer.raise_for_status()
+            listed = {file.name: file for file in list_files(parse_json(answer.text))}
         except httpx.HTTPError as error:
             raise HistobenchError(f"{entry.name}: the host did not answer ({error})") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -69,103 +69,56 @@ def as_yaml(entry: PublicDataset, files: tuple[RemoteFile, ...]) -> str:
 
     keys = ("name", "url", "bytes", "md5", "sha256", "confidence")
     rows = [{key: getattr(file, key) for key in keys if getattr(file, key) is not None} for file in files]
-    text: str = yaml.safe_dump({entry.name: {"files": rows}}, sort_keys=False, width=200)
-    return text
+    return yaml.safe_dump({entry.name: {"files": rows}}, sort_keys=False, width=200)
 
 
-def _record_of(entry: PublicDataset) -> tuple[str, str]:
+def _host_of(entry: PublicDataset, apis: Mapping[str, str]) -> tuple[_Lister, str]:
+    """How the entry's host lists its files, and the address at which it does."""
     parts = urlsplit(entry.homepage)
     host, path = parts.hostname or "", [part for part in parts.path.split("/") if part]
     if host == "zenodo.org":
-        return "zenodo", path[-1]
+        return _zenodo, f"{apis['zenodo']}{path[-1]}"
     if host.endswith("figshare.com"):
-        return "figshare", path[-1]
+        return _figshare, f"{apis['figshare']}{path[-1]}"
     if host == "data.mendeley.com":
-        return "mendeley", path[path.index("datasets") + 1]
+        return _mendeley, f"{apis['mendeley']}{path[path.index('datasets') + 1]}/files"
     if host == "huggingface.co" and path[:1] == ["datasets"]:
-        return "huggingface", "/".join(path[1:3])
+        revision = f"/revision/{entry.revision}" if entry.revision else ""
+        return _huggingface, f"{apis['huggingface']}{'/'.join(path[1:3])}{revision}?blobs=true"
     if "persistentId" in parts.query:
-        return "dataverse", parse_qs(parts.query)["persistentId"][0]
+        base = apis.get("dataverse", f"{parts.scheme}://{host}/api/datasets/:persistentId/")
+        return _dataverse, f"{base}?persistentId={parse_qs(parts.query)['persistentId'][0]}"
     raise HistobenchError(f"{entry.name}: {host or entry.homepage} offers no list of checksums")
 
 
-def _zenodo(
-    client: httpx.Client, apis: Mapping[str, str], record: str, entry: PublicDataset
-) -> dict[str, RemoteFile]:
-    answer = _json(client, f"{apis['zenodo']}{record}")
-    files = {}
+def _zenodo(answer: Any) -> Iterator[RemoteFile]:
     for item in answer["files"]:
         kind, _, value = item["checksum"].partition(":")
-        sums = {"md5": value} if kind == "md5" else {"sha256": value} if kind == "sha256" else {}
+        sums = {kind: value} if kind in ("md5", "sha256") else {}
         name = item.get("key") or item["filename"]
-        files[name] = RemoteFile(name=name, bytes=item.get("size", item.get("filesize")), **sums)
-    return files
+        yield RemoteFile(name=name, bytes=item.get("size", item.get("filesize")), **sums)
 
 
-def _figshare(
-    client: httpx.Client, apis: Mapping[str, str], record: str, entry: PublicDataset
-) -> dict[str, RemoteFile]:
-    answer = _json(client, f"{apis['figshare']}{record}")
-    return {
-        item["name"]: RemoteFile(name=item["name"], bytes=item["size"], md5=item["computed_md5"])
-        for item in answer["files"]
-    }
+def _figshare(answer: Any) -> Iterator[RemoteFile]:
+    for item in answer["files"]:
+        yield RemoteFile(name=item["name"], bytes=item["size"], md5=item["computed_md5"])
 
 
-def _mendeley(
-    client: httpx.Client, apis: Mapping[str, str], record: str, entry: PublicDataset
-) -> dict[str, RemoteFile]:
-    answer = _json(client, f"{apis['mendeley']}{record}/files")
-    return {
-        item["filename"]: RemoteFile(
-            name=item["filename"],
-            bytes=item.get("size") or item["content_details"].get("size"),
-            sha256=item["content_details"]["sha256_hash"],
-        )
-        for item in answer
-    }
+def _mendeley(answer: Any) -> Iterator[RemoteFile]:
+    for item in answer:
+        details = item["content_details"]
+        size = item.get("size") or details.get("size")
+        yield RemoteFile(name=item["filename"], bytes=size, sha256=details["sha256_hash"])
 
 
-def _huggingface(
-    client: httpx.Client, apis: Mapping[str, str], record: str, entry: PublicDataset
-) -> dict[str, RemoteFile]:
-    revision = f"/revision/{entry.revision}" if entry.revision else ""
-    answer = _json(client, f"{apis['huggingface']}{record}{revision}?blobs=true")
-    files = {}
+def _huggingface(answer: Any) -> Iterator[RemoteFile]:
     for item in answer["siblings"]:
         large = item.get("lfs") or {}
         name = item["rfilename"].rpartition("/")[2]
-        files[name] = RemoteFile(
-            name=name, bytes=large.get("size", item.get("size")), sha256=large.get("sha256")
-        )
-    return files
+        yield RemoteFile(name=name, bytes=large.get("size", item.get("size")), sha256=large.get("sha256"))
 
 
-def _dataverse(
-    client: httpx.Client, apis: Mapping[str, str], record: str, entry: PublicDataset
-) -> dict[str, RemoteFile]:
-    host = urlsplit(entry.homepage)
-    base = apis.get("dataverse", f"{host.scheme}://{host.hostname}/api/datasets/:persistentId/")
-    answer = _json(client, f"{base}?persistentId={record}")
-    return {
-        item["dataFile"]["filename"]: RemoteFile(
-            name=item["dataFile"]["filename"], bytes=item["dataFile"]["filesize"], md5=item["dataFile"]["md5"]
-        )
-        for item in answer["data"]["latestVersion"]["files"]
-    }
-
-
-def _json(client: httpx.Client, url: str) -> Any:
-    answer = client.get(url)
-    answer.raise_for_status()
-    return parse_json(answer.text)
-
-
-_List = Callable[["httpx.Client", Mapping[str, str], str, PublicDataset], dict[str, RemoteFile]]
-_LISTS: dict[str, _List] = {
-    "zenodo": _zenodo,
-    "figshare": _figshare,
-    "mendeley": _mendeley,
-    "huggingface": _huggingface,
-    "dataverse": _dataverse,
-}
+def _dataverse(answer: Any) -> Iterator[RemoteFile]:
+    for item in answer["data"]["latestVersion"]["files"]:
+        file = item["dataFile"]
+        yield RemoteFile(name=file["filename"], bytes=file["filesize"], md5=file["md5"])

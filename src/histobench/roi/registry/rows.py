@@ -10,7 +10,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,14 +151,7 @@ def _as_bytes(block: Any, where: str) -> Any:
 
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
-_SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-}
+_SPLITS = {"training": "train", "valid": "val", "validation": "val"}
 #: What the readers of a layout raise at files that are damaged or have another form; a damaged HDF5 file is
 #: an OSError, a damaged Parquet file a ValueError.
 _UNEXPECTED = (
@@ -244,17 +237,14 @@ def _found(regex: str, text: str) -> str | None:
 def _archives(folder: Path, pattern: str) -> list[Path]:
     """The files or folders in `downloads` that a pattern names, sorted."""
     below = folder / "downloads"
-    paths = [below / name for name in sorted(os.listdir(below))] if below.is_dir() else []
-    found = [path for path in paths if fnmatch.fnmatchcase(path.name, pattern) and not _unfinished(path)]
+    names = sorted(os.listdir(below)) if below.is_dir() else []
+    whole = [name for name in names if not name.endswith((".part", ".part.json"))]
+    found = [below / name for name in whole if fnmatch.fnmatchcase(name, pattern)]
     if not found and (below / pattern).exists():
         found = [below / pattern]
     if not found:
         raise HistobenchError(f"{below} has no {pattern}; run the download again")
     return found
-
-
-def _unfinished(path: Path) -> bool:
-    return path.name.endswith((".part", ".part.json"))
 
 
 def _trees(folder: Path, rule: Mapping[str, Any]) -> list[Tree]:
@@ -285,12 +275,10 @@ def _from_files(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> 
             rows.append(
                 Row(f"{tree.prefix}/{name}", name, label, _split(split) or rule.get("split"), group, sites)
             )
-    return _in_class_order(entry, rows) if rule.get("class_order") else rows
-
-
-def _in_class_order(entry: PublicDataset, rows: Iterable[Row]) -> list[Row]:
-    place = {name: index for index, name in enumerate(entry.classes)}
-    return sorted(rows, key=lambda row: place.get(entry.renamed.get(row.label, row.label), len(place)))
+    if rule.get("class_order"):
+        place = {name: index for index, name in enumerate(entry.classes)}
+        rows.sort(key=lambda row: place.get(entry.renamed.get(row.label, row.label), len(place)))
+    return rows
 
 
 def _split(text: str | None) -> str | None:
@@ -457,7 +445,10 @@ def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -
     """Images inside of Parquet files; their bytes go into a TAR, unchanged, to be read one by one."""
     import pyarrow.parquet as parquet
 
-    joined = _join_table(rule, folder)
+    joined = None
+    if "join" in rule:
+        records = _records(folder, rule, ())
+        joined = {tuple(record[key] for key in rule["join"]): record for record in records}
     rows: list[Row] = []
     for file in _archives(folder, rule["archive"]):
         target = folder / "images" / f"{file.stem}.tar"
@@ -504,12 +495,6 @@ def _parquet_rows(
             return []  # the table lists the images of this benchmark; the archive may hold others
         about = {**about, **more}
     return [_row_of(rule, about, f"{archive}/{member}", member)]
-
-
-def _join_table(rule: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], dict[str, str]] | None:
-    if "join" not in rule:
-        return None
-    return {tuple(record[key] for key in rule["join"]): record for record in _records(folder, rule, ())}
 
 
 def _suffix(data: bytes) -> str:

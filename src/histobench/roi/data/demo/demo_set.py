@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -14,6 +12,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
+from histobench.roi.data.tables import csv_text
 
 #: Raised whenever the same arguments would give other pixels.
 GENERATOR_VERSION = 1
@@ -72,14 +71,16 @@ class _Tile:
     index: int
 
     @property
+    def number(self) -> int:
+        return self.index - FIRST_TEST_INDEX if self.split == "test" else self.index
+
+    @property
     def path(self) -> str:
-        number = self.index - FIRST_TEST_INDEX if self.split == "test" else self.index
-        return f"tiles/{self.class_name}/synthetic-{self.class_name}-{self.split}-{number:04d}.jpg"
+        return f"tiles/{self.class_name}/synthetic-{self.class_name}-{self.split}-{self.number:04d}.jpg"
 
     @property
     def group(self) -> str:
-        number = self.index - FIRST_TEST_INDEX if self.split == "test" else self.index
-        return f"synthetic-{self.split}-patient-{patient_of(number):03d}"
+        return f"synthetic-{self.split}-patient-{patient_of(self.number):03d}"
 
 
 def write_demo_dataset(
@@ -127,7 +128,10 @@ def write_demo_dataset(
     write_text(out / f"{name}.txt", "".join(f"{c},{i}\n" for i, c in enumerate(CLASSES)))
     prompts = out / f"{name}-Zero_Shot_Prompts.txt"
     if not prompts.exists():  # prompts are the user's to choose
-        write_text(prompts, _prompts())
+        lines = [
+            f"This is a pathology image showing {PROMPT_WORDS[c]} tissue characteristics\n" for c in CLASSES
+        ]
+        write_text(prompts, "".join(lines))
     counts = {"train": train_per_class * len(CLASSES), "test": test_per_class * len(CLASSES)}
     write_text(out / "README.txt", _README.format(name=name, size=size, **counts))
     write_json(note, recipe.as_note())
@@ -182,32 +186,23 @@ def _remove_leftovers(out: Path, tiles: list[_Tile]) -> None:
                 path.unlink()
 
 
-def _prompts() -> str:
-    lines = [f"This is a pathology image showing {PROMPT_WORDS[c]} tissue characteristics\n" for c in CLASSES]
-    return "".join(lines)
-
-
 def _long_table(tiles: list[_Tile], recipe: _Recipe) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     sited = {"": [], "scanner": ["scanner"]}.get(recipe.sites, ["scanner", "stain"])
-    writer.writerow(["image_path", "label", "split", "group", *sited])
+    rows: list[list[object]] = [["image_path", "label", "split", "group", *sited]]
     for tile in tiles:
         slide = slide_of(patient_of(tile.index), seed=recipe.seed)
         sites = [slide.scanner, slide.stain_lot][: len(sited)]
-        writer.writerow([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group, *sites])
-    return text.getvalue()
+        rows.append([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group, *sites])
+    return csv_text(rows)
 
 
 def _wide_table(tiles: list[_Tile]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"])
+    rows = [["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"]]
     columns = [
         [(tile.path, str(CLASSES.index(tile.class_name))) for tile in tiles if tile.split == split]
         for split in ("train", "test")
     ]
     for row in range(max(map(len, columns))):
         train, test = (column[row] if row < len(column) else ("", "") for column in columns)
-        writer.writerow([*train, "", "", *test])
-    return text.getvalue()
+        rows.append([*train, "", "", *test])
+    return csv_text(rows)

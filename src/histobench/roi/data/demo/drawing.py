@@ -70,22 +70,15 @@ class Fields:
 def fields() -> Fields:
     """The fields of this process; the same on every call and in every process."""
     rng = np.random.default_rng(20_180_407)
-    cloud = _noise(rng, along=150.0, across=150.0, slope=1.6)
-    blob = _band(rng, wavelength=115.0, width=0.30)
-    mottle = _band(rng, wavelength=32.0, width=0.5)
-    grain = _band(rng, wavelength=6.0, width=0.6)
-    fibre = _noise(rng, along=130.0, across=9.0, slope=1.4)
-    strand = _ridge(_noise(rng, along=160.0, across=22.0, slope=1.7), 0.16)
-    web = _ridge(_band(rng, wavelength=38.0, width=0.6), 0.15)
-    return Fields(
-        cloud=_field(cloud),
-        blob=_field(blob),
-        mottle=_field(mottle),
-        grain=_field(grain),
+    return Fields(  # in the order in which they are drawn
+        cloud=_field(_noise(rng, along=150.0, across=150.0, slope=1.6)),
+        blob=_field(_band(rng, wavelength=115.0, width=0.30)),
+        mottle=_field(_band(rng, wavelength=32.0, width=0.5)),
+        grain=_field(_band(rng, wavelength=6.0, width=0.6)),
+        fibre=_field(_noise(rng, along=130.0, across=9.0, slope=1.4)),
+        strand=_field(_ridge(_noise(rng, along=160.0, across=22.0, slope=1.7), 0.16)),
+        web=_field(_ridge(_band(rng, wavelength=38.0, width=0.6), 0.15)),
         speck=_field(rng.standard_normal((PERIOD, PERIOD)).astype(np.float32)),
-        fibre=_field(fibre),
-        strand=_field(strand),
-        web=_field(web),
         fat=_field(_borders(rng, spacing=112.0, jitter=0.22)),
         bundle=_field(_borders(rng, spacing=17.0, jitter=0.18)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -10,32 +9,10 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.data.demo.drawing import Brush, DrawnTissue, Slide, fields, make_slide, ramp
-from histobench.roi.data.demo.tissues import (
-    paint_background,
-    paint_debris,
-    paint_fat,
-    paint_lymphocytes,
-    paint_mucus,
-    paint_muscle,
-    paint_normal,
-    paint_stroma,
-    paint_tumour,
-)
+from histobench.roi.data.demo.tissues import PAINTERS
 
 #: Class names in the order of their ids.
-CLASSES = ("NORM", "STR", "TUM", "MUS", "MUC", "LYM", "DEB", "BACK", "ADI")
-
-PAINTERS: dict[str, Callable[[Brush], DrawnTissue]] = {
-    "NORM": paint_normal,
-    "STR": paint_stroma,
-    "TUM": paint_tumour,
-    "MUS": paint_muscle,
-    "MUC": paint_mucus,
-    "LYM": paint_lymphocytes,
-    "DEB": paint_debris,
-    "BACK": paint_background,
-    "ADI": paint_fat,
-}
+CLASSES = tuple(PAINTERS)
 
 # What lies next to each tissue in a colon: where a tile on a transition zone gets its other part from.
 NEIGHBOURS: dict[str, tuple[str, ...]] = {

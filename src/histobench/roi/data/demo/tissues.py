@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from histobench.roi.data.demo.drawing import Array, Brush, DrawnTissue, fields, inside, layer, press, ramp
@@ -103,13 +105,13 @@ def paint_muscle(brush: Brush) -> DrawnTissue:
     """MUS: parallel pink fibres with cigar-shaped nuclei along them; now and then cut across."""
     if brush.chance(0.12):
         return _muscle_across(brush)
-    bank, rng = fields(), brush.rng
+    bank = fields()
     angle = brush.uniform(0.0, np.pi)
     across, along = brush.directed(angle, wave=brush.uniform(2.0, 14.0))
     eosin = bank.fibre.at(across, along) * np.float32(brush.uniform(0.06, 0.14))
     eosin += bank.fibre.at(across * np.float32(2.3), along * np.float32(1.7)) * np.float32(0.06)
     eosin += np.float32(brush.uniform(0.60, 1.0))
-    cleft = _clefts(brush, across, along, brush.uniform(0.0, 0.75))
+    cleft = _clefts(across, along, brush.uniform(0.0, 0.75))
     eosin *= cleft
     np.maximum(eosin, 0.0, out=eosin)
     haematoxylin = eosin * np.float32(brush.uniform(0.05, 0.18))
@@ -121,7 +123,7 @@ def paint_muscle(brush: Brush) -> DrawnTissue:
         _immune(brush, int(brush.uniform(3, 14)))
     if brush.chance(0.12):
         _vessel(brush, eosin, haematoxylin)
-    _capillary_blood(brush, rng, 0.12)
+    _capillary_blood(brush, 0.12)
     return brush.finish(haematoxylin, eosin)
 
 
@@ -149,7 +151,7 @@ def paint_stroma(brush: Brush) -> DrawnTissue:
     eosin += bank.fibre.at(across * np.float32(2.5), along * np.float32(2.1)) * np.float32(0.10)
     eosin += bank.strand.at(across * np.float32(1.6), along * np.float32(3.0)) * np.float32(0.15)
     eosin += np.float32(brush.uniform(0.32, 0.85))
-    eosin *= _clefts(brush, across, along, brush.uniform(0.2, 1.1))
+    eosin *= _clefts(across, along, brush.uniform(0.2, 1.1))
     np.maximum(eosin, 0.02, out=eosin)
     haematoxylin = eosin * np.float32(brush.uniform(0.08, 0.32))
 
@@ -160,7 +162,7 @@ def paint_stroma(brush: Brush) -> DrawnTissue:
         _immune(brush, int(brush.uniform(4, 36)))
     if brush.chance(0.18):
         _vessel(brush, eosin, haematoxylin)
-    _capillary_blood(brush, rng, 0.12)
+    _capillary_blood(brush, 0.12)
     return brush.finish(haematoxylin, eosin)
 
 
@@ -195,7 +197,7 @@ def paint_mucus(brush: Brush) -> DrawnTissue:
         lake = ramp(bank.blob.crop(rng, brush.size), 1.5, 1.25)
         eosin *= lake
         haematoxylin *= lake
-    _capillary_blood(brush, rng, 0.15)
+    _capillary_blood(brush, 0.15)
     return brush.finish(haematoxylin, eosin)
 
 
@@ -234,7 +236,7 @@ def paint_fat(brush: Brush) -> DrawnTissue:
     return brush.finish(haematoxylin, np.maximum(eosin, 0.0))
 
 
-def _clefts(brush: Brush, across: Array, along: Array, amount: float) -> Array:
+def _clefts(across: Array, along: Array, amount: float) -> Array:
     """A multiplier that opens white gaps along the fibres; `amount` 0 gives none, 1 gives many."""
     gap = fields().fibre.at(across * np.float32(0.62), along * np.float32(0.8))
     return ramp(gap, -3.1 + 1.3 * amount, -2.5 + 1.6 * amount)
@@ -242,8 +244,7 @@ def _clefts(brush: Brush, across: Array, along: Array, amount: float) -> Array:
 
 def _band(brush: Brush, width: float) -> Array:
     """A wavy strip across the tile, 0..1."""
-    y, x = brush.directed(brush.uniform(0.0, np.pi), wave=22.0)
-    del x
+    y, _ = brush.directed(brush.uniform(0.0, np.pi), wave=22.0)
     middle = float(y[brush.size // 2, brush.size // 2]) + brush.uniform(-0.3, 0.3) * brush.size
     return ramp(np.abs(y - np.float32(middle)), width * brush.size, width * brush.size * 0.6)
 
@@ -297,15 +298,15 @@ def _vessel(brush: Brush, eosin: Array, haematoxylin: Array) -> None:
     )
 
 
-def _capillary_blood(brush: Brush, rng: np.random.Generator, probability: float) -> None:
+def _capillary_blood(brush: Brush, probability: float) -> None:
     """A short row of red cells."""
     if brush.blood is not None or not brush.chance(probability):
         return
     count = int(brush.uniform(3, 14))
-    start = rng.random(2) * brush.size
+    start = brush.rng.random(2) * brush.size
     angle = brush.uniform(0.0, 2 * np.pi)
     steps = np.arange(count) * 6.0
-    wobble = rng.normal(0.0, 3.0, (2, count))
+    wobble = brush.rng.normal(0.0, 3.0, (2, count))
     brush.bleed(
         (start[0] + steps * np.sin(angle) + wobble[0]).astype(np.float32),
         (start[1] + steps * np.cos(angle) + wobble[1]).astype(np.float32),
@@ -487,3 +488,17 @@ def paint_tumour(brush: Brush) -> DrawnTissue:
         brush.press("fragment", y[keep], x[keep])
         eosin += (1.0 - filled) * np.maximum(grain * np.float32(0.15) + np.float32(0.25), 0.0)
     return brush.finish(haematoxylin, eosin)
+
+
+#: By class, in the order of the ids.
+PAINTERS: dict[str, Callable[[Brush], DrawnTissue]] = {
+    "NORM": paint_normal,
+    "STR": paint_stroma,
+    "TUM": paint_tumour,
+    "MUS": paint_muscle,
+    "MUC": paint_mucus,
+    "LYM": paint_lymphocytes,
+    "DEB": paint_debris,
+    "BACK": paint_background,
+    "ADI": paint_fat,
+}

@@ -232,8 +232,7 @@ class Family:
 def family_of(spec: EncoderSpec) -> Family:
     """The driver of the encoder's family; only its own libraries are imported."""
     module = importlib.import_module(f"histobench.roi.encoders.families.{spec.family}")
-    family: Family = module.FAMILY
-    return family
+    return module.FAMILY
 
 
 def pool_tokens(tokens: Tensor, pooling: str, *, prefix: int) -> Tensor:
@@ -296,14 +295,13 @@ def clip_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], Tensor]:
     tokenizer = SimpleTokenizer(context_length=context)
 
     def tokenize(texts: Sequence[str]) -> Tensor:
-        ids: Tensor = tokenizer(list(texts))
-        return ids
+        return tokenizer(list(texts))
 
     return tokenize
 
 
-def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], Tensor]:
-    """A BERT tokenizer from its `tokenizer.json` or `vocab.txt`: token ids [n, context], padded with 0."""
+def bert_tokenizer(file: Path, context: int) -> Any:
+    """A BERT tokenizer from its `tokenizer.json` or `vocab.txt`, which pads to `context` ids with 0."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
     if file.suffix == ".txt":
@@ -312,6 +310,12 @@ def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], T
         tokenizer = Tokenizer.from_file(str(file))
     tokenizer.enable_truncation(context)
     tokenizer.enable_padding(length=context, pad_id=0)
+    return tokenizer
+
+
+def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], Tensor]:
+    """Texts to the token ids [n, context] of BERT."""
+    tokenizer = bert_tokenizer(file, context)
 
     def tokenize(texts: Sequence[str]) -> Tensor:
         # open_clip joins runs of white space before it tokenizes.

@@ -30,14 +30,12 @@ class OpenClipFamily(Family):
             return BertClip(depth=depth, **spec.kwargs)
         if spec.arch == "VisionTransformer":
             layers = depth or spec.kwargs["layers"]
-            tower: nn.Module = VisionTransformer(**{**spec.kwargs, "layers": layers})
-            return tower
+            return VisionTransformer(**{**spec.kwargs, "layers": layers})
         towers = {
             key: {**spec.kwargs[key], "layers": depth or spec.kwargs[key]["layers"]}
             for key in ("vision_cfg", "text_cfg")
         }
-        network: nn.Module = CLIP(**{**spec.kwargs, **towers})
-        return network
+        return CLIP(**{**spec.kwargs, **towers})
 
     def from_upstream(
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
@@ -47,8 +45,7 @@ class OpenClipFamily(Family):
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
         run = network if spec.arch == "VisionTransformer" else network.encode_image
-        features: Tensor = run(images)
-        return features
+        return run(images)
 
     def encode_text(self, spec: EncoderSpec, network: Any, tokens: Tensor) -> Tensor:
         return nn.functional.normalize(network.encode_text(tokens), dim=-1)
@@ -92,14 +89,12 @@ class BertClip(nn.Module):
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Projected image features [b, embed_dim], not normalised."""
-        projected: Tensor = self.visual["head"]["proj"](self.visual["trunk"](images))  # type: ignore[index]
-        return projected
+        return self.visual["head"]["proj"](self.visual["trunk"](images))  # type: ignore[index]
 
     def encode_text(self, tokens: Tensor) -> Tensor:
         """Projected state of the first token [n, embed_dim], not normalised; 0 is padding."""
         states = self.text["transformer"](input_ids=tokens, attention_mask=(tokens != 0).long())
-        projected: Tensor = self.text["proj"](states.last_hidden_state[:, 0])
-        return projected
+        return self.text["proj"](states.last_hidden_state[:, 0])
 
 
 FAMILY = OpenClipFamily()

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.checkpoint import strip_shared_prefixes
 from histobench.roi.encoders.families.family import Family, Tokenizer
 from histobench.roi.encoders.spec import EncoderSpec
 
@@ -22,31 +21,25 @@ class OwnFamily(Family):
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
         build = _module(spec).build
-        network: nn.Module = build(depth=depth, **_size_for(build, spec), **spec.kwargs)
-        return network
+        return build(depth=depth, **_size_for(build, spec), **spec.kwargs)
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
-        features: Tensor = network.encode_image(images, output=spec.output or "default")
-        return features
+        return network.encode_image(images, output=spec.output or "default")
 
     def from_upstream(
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         rename = getattr(_module(spec), "from_upstream", None)
-        # Renaming goes by whole names, so a training wrapper's prefix has to be off before it.
-        return rename(strip_shared_prefixes(state), **_size_for(rename, spec)) if rename else state
+        return rename(state, **_size_for(rename, spec)) if rename else state
 
     def project_image(self, spec: EncoderSpec, network: Any, features: Tensor) -> Tensor:
-        projected: Tensor = network.project_image(features)
-        return projected
+        return network.project_image(features)
 
     def encode_text(self, spec: EncoderSpec, network: Any, tokens: Any) -> Tensor:
-        features: Tensor = network.encode_text(tokens)
-        return features
+        return network.encode_text(tokens)
 
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
-        tokenizer: Tokenizer = _module(spec).load_tokenizer(files)
-        return tokenizer
+        return _module(spec).load_tokenizer(files)
 
 
 def _size_for(function: Callable[..., Any], spec: EncoderSpec) -> dict[str, int]:

@@ -39,12 +39,9 @@ class TimmFamily(Family):
         elif depth is not None and spec.arch.startswith("resnet"):
             kwargs["layers"] = [depth] * 4
         try:
-            network: nn.Module = timm.create_model(
-                spec.arch, pretrained=False, **{"num_classes": 0, **kwargs}
-            )
+            return timm.create_model(spec.arch, pretrained=False, **{"num_classes": 0, **kwargs})
         except (RuntimeError, TypeError) as error:
             raise HistobenchError(f"zoo: {spec.name}: timm cannot build {spec.arch!r}: {error}") from error
-        return network
 
     def from_upstream(self, spec: EncoderSpec, network: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
         method = spec.source.positions
@@ -59,14 +56,12 @@ class TimmFamily(Family):
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
         if spec.pooling == "pooled":
-            features: Tensor = network(images)
-            return features
+            return network(images)
         if spec.pooling in RESNET_STAGES:
             (stage,) = network.forward_intermediates(
                 images, indices=[RESNET_STAGES[spec.pooling]], stop_early=True, intermediates_only=True
             )
-            pooled: Tensor = stage.mean(dim=(2, 3))
-            return pooled
+            return stage.mean(dim=(2, 3))
         return pool_tokens(network.forward_features(images), spec.pooling, prefix=network.num_prefix_tokens)
 
 

@@ -6,19 +6,18 @@ from torch import Tensor, nn
 
 from histobench.roi.encoders.families.family import Family
 from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.tiny_vl import WEIGHTS
+from histobench.roi.encoders.tiny_vl.encoder import load_tiny_vl
 
 
 class TinyVlFamily(Family):
     """The network is already an encoder; the entry only gives it its transform."""
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        from histobench.roi.encoders.tiny_vl import build_tiny_vl
-
-        return build_tiny_vl(spec.transform)
+        return load_tiny_vl(WEIGHTS, spec.transform)
 
     def encode_image(self, spec: EncoderSpec, network: nn.Module, images: Tensor) -> Tensor:
-        features: Tensor = network(images)
-        return features
+        return network(images)
 
 
 FAMILY = TinyVlFamily()

@@ -37,12 +37,11 @@ class TransformersFamily(Family):
             kwargs["vision_config"] = {**kwargs["vision_config"], "image_size": spec.size}
         try:
             config = getattr(transformers, f"{spec.arch}Config")(**kwargs)
-            network: nn.Module = getattr(transformers, f"{spec.arch}Model")(config)
+            return getattr(transformers, f"{spec.arch}Model")(config)
         except AttributeError as error:
             raise HistobenchError(
                 f"{spec.name} needs a transformers with {spec.arch}Model; run: pip install -U transformers"
             ) from error
-        return network
 
     def from_upstream(
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
@@ -62,15 +61,11 @@ class TransformersFamily(Family):
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
         if spec.pooling == "pooled":
-            own: Tensor = network(pixel_values=images).pooler_output
-            return own
+            return network(pixel_values=images).pooler_output
         if spec.arch == "Gemma4Vision":
             return _gemma4_mean(network, images)
         if spec.arch == "CLIP":
-            pooled: Tensor = network.visual_projection(
-                network.vision_model(pixel_values=images).pooler_output
-            )
-            return pooled
+            return network.visual_projection(network.vision_model(pixel_values=images).pooler_output)
         prefix = 1 + int(getattr(network.config, "num_register_tokens", 0))
         return pool_tokens(network(pixel_values=images).last_hidden_state, spec.pooling, prefix=prefix)
 

@@ -16,6 +16,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.families.family import bert_tokenizer
+
 TEXT_LENGTH = 256
 
 #: The published file names the layer scales `weight`; timm and the authors' first release say `gamma`.
@@ -74,14 +76,7 @@ def from_upstream(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def load_tokenizer(files: Mapping[str, Path]) -> Callable[[Sequence[str]], dict[str, Tensor]]:
     """Texts to BERT's three inputs, each [n, 256], from `tokenizer.json` or `vocab.txt`."""
-    from tokenizers import BertWordPieceTokenizer, Tokenizer
-
-    if "tokenizer.json" in files:
-        tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
-    else:
-        tokenizer = BertWordPieceTokenizer(str(files["vocab.txt"]), lowercase=True)
-    tokenizer.enable_truncation(TEXT_LENGTH)
-    tokenizer.enable_padding(length=TEXT_LENGTH, pad_id=0, pad_token="[PAD]")
+    tokenizer = bert_tokenizer(files.get("tokenizer.json") or files["vocab.txt"], TEXT_LENGTH)
 
     def tokenize(texts: Sequence[str]) -> dict[str, Tensor]:
         encodings = tokenizer.encode_batch(list(texts))

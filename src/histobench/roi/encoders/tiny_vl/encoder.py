@@ -103,8 +103,7 @@ class ImageTower(nn.Module):
         if images.shape[-2:] != (NATIVE_SIZE, NATIVE_SIZE):
             size = (NATIVE_SIZE, NATIVE_SIZE)
             images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
-        features: Tensor = self.layers(images).mean(dim=(2, 3))
-        return features
+        return self.layers(images).mean(dim=(2, 3))
 
 
 class TinyTextTower(nn.Module):
@@ -131,8 +130,7 @@ class TinyTextTower(nn.Module):
         x = x + self._attend(self.norm1(x), present)
         x = x + self.narrow(F.gelu(self.wide(self.norm2(x))))
         weight = present.to(x.dtype).unsqueeze(-1)
-        pooled: Tensor = (self.norm3(x) * weight).sum(dim=1) / weight.sum(dim=1)
-        return pooled
+        return (self.norm3(x) * weight).sum(dim=1) / weight.sum(dim=1)
 
     def _attend(self, x: Tensor, present: Tensor) -> Tensor:
         count, length, width = x.shape
@@ -141,8 +139,7 @@ class TinyTextTower(nn.Module):
         )
         mask = present[:, None, None, :]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        joined: Tensor = self.join(mixed.transpose(1, 2).reshape(count, length, width))
-        return joined
+        return self.join(mixed.transpose(1, 2).reshape(count, length, width))
 
 
 class TinyVL(nn.Module):
@@ -185,8 +182,7 @@ class TinyVLEncoder(BasePatchEncoder):
 
     def forward(self, images: Tensor) -> Tensor:
         """Un-projected features [b, 256] of preprocessed images [b, 3, h, w] of any size."""
-        features: Tensor = self.network.image(images)
-        return features
+        return self.network.image(images)
 
     @torch.inference_mode()
     def project_image(self, features: Tensor) -> Tensor:

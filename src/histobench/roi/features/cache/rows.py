@@ -120,7 +120,7 @@ def read_shard(path: Path) -> RowShard:
         raise HistobenchError(f"the cache file {path} was damaged and has been removed; run again")
     try:
         tensors = load(data)
-        header = _header(data[8 : 8 + _header_size(data[:8])])
+        header = parse_json(data[8 : 8 + _header_size(data[:8])])
         return replace(_shard(tensors["keys"].tobytes(), header), rows=tensors["rows"])
     except (SafetensorError, ValueError, KeyError) as error:
         raise HistobenchError(f"the cache file {path} is of another version: {error}") from error
@@ -172,7 +172,7 @@ def _head(path: Path) -> RowShard:
     """Keys and notes by plain reads of the format's header: libraries tell no error of the disk apart."""
     with open_plain(path) as handle:
         size = _header_size(handle.read(8))
-        header = _header(handle.read(size))
+        header = parse_json(handle.read(size))
         first, end = header["keys"]["data_offsets"]
         handle.seek(8 + size + first)
         data = handle.read(end - first)
@@ -186,11 +186,6 @@ def _header_size(data: bytes) -> int:
     if len(data) != 8 or size > LARGEST_HEADER:
         raise ValueError("it does not start like a cache file")
     return size
-
-
-def _header(data: bytes) -> dict[str, Any]:
-    content: dict[str, Any] = parse_json(data)
-    return content
 
 
 def _shard(data: bytes, header: Mapping[str, Any]) -> RowShard:

@@ -104,16 +104,33 @@ class SharedMemory:
 Done = Callable[[int, Sequence[Outcome]], None]
 
 
-class ThreadPool:
+class _FallibleWorkers:
+    """Workers that an error may stop; whoever waits for them finds it."""
+
+    def __init__(self) -> None:
+        self._ring: list[list[NDArray[Any]]] = []
+        self._error: BaseException | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether jobs may never be done."""
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raise what went wrong (an encoder's own transform may raise anything)."""
+        if self._error is not None:
+            raise self._error
+
+
+class ThreadPool(_FallibleWorkers):
     """Pillow and hashlib release the interpreter lock, so threads do load in parallel."""
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         #: At least one thread, so that loading goes on beside the computation.
         self.workers = max(workers, 1)
         self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="histobench-load")
-        self._ring: list[list[NDArray[Any]]] = []
         self._transforms: Sequence[Transform] = ()
-        self._error: BaseException | None = None
 
     def set_ring(self, layout: Layout, transforms: Sequence[Transform]) -> list[list[NDArray[Any]]]:
         """Make the arrays that decode jobs write to."""
@@ -133,16 +150,6 @@ class ThreadPool:
                 done(0, future.result())
 
         self._executor.submit(perform, job, self._ring, self._transforms).add_done_callback(finish)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether jobs may never be done."""
-        return self._error is not None
-
-    def check(self) -> None:
-        """Raise what went wrong in a thread (an encoder's own transform may raise anything)."""
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         """Drop what is not started and wait for the rest."""
@@ -174,14 +181,14 @@ class _Worker:
     informed: bool = False  # knows the ring
 
 
-class ProcessPool:
+class ProcessPool(_FallibleWorkers):
     """`workers` processes that hash and decode images; see `worker.py` for their side."""
 
     def __init__(self, workers: int, *, polite: bool = False) -> None:
+        super().__init__()
         self.workers = workers
         self._polite = polite
         self._memory = SharedMemory()
-        self._ring: list[list[NDArray[Any]]] = []
         self._setting: tuple[Layout, Sequence[Transform]] | None = None
         self._queue: deque[_Task] = deque()
         self._lock = threading.Lock()
@@ -189,7 +196,6 @@ class ProcessPool:
         self._woken = False
         self._closing = False
         self._false_starts = 0
-        self._error: BaseException | None = None
         self.restarts = 0
         self._workers: list[_Worker] = []
         self._thread: threading.Thread | None = None
@@ -220,16 +226,6 @@ class ProcessPool:
         with self._lock:
             self._queue.append(_Task(job, done))
         self._wake()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the pool has stopped, so that jobs may never be done."""
-        return self._error is not None
-
-    def check(self) -> None:
-        """Raise what stopped the pool, if something did."""
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         """Stop the workers and wait for them."""
@@ -270,7 +266,10 @@ class ProcessPool:
         finally:
             theirs.close()
         if self._polite:
-            _lower_priority(process.pid)
+            with suppress(
+                OSError, AttributeError
+            ):  # an order of importance, not a need; not every system has it
+                os.setpriority(os.PRIO_PROCESS, process.pid, 5)
         return _Worker(process, ours)
 
     def _run(self) -> None:
@@ -357,10 +356,4 @@ class ProcessPool:
             tasks = [task for worker in self._workers for task in worker.tasks] + list(self._queue)
             self._queue.clear()
         for task in tasks:
-            empty: Sequence[Outcome] = []
-            task.done(task.position, empty)
-
-
-def _lower_priority(process: int) -> None:
-    with suppress(OSError, AttributeError):  # an order of importance, not a need; not every system has it
-        os.setpriority(os.PRIO_PROCESS, process, 5)
+            task.done(task.position, [])
