@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 def rate_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval:
     """The interval of a success rate (as a share) over tasks, within datasets.
 
-    Repeated episodes of a task stay together: `clustered_bounds`; `benchmarks/studies/agent_coverage.py` measures it.
+    Repeated episodes of a task stay together: `clustered_bounds`, measured by `benchmarks/studies/`.
     """
     played = _by_task(outcomes)
     if len(played) < 2:
