@@ -31,7 +31,15 @@ from scipy import special, stats
 
 from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_p_value, t_quantile
+from histobench.statistics.jackknife import (
+    FEWEST_DEGREES,
+    LeaveOneOut,
+    pair_errors,
+    pair_statements,
+    pair_t,
+    t_p_value,
+    t_quantile,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,12 +80,7 @@ class SimultaneousPairs:
         """Lower ends, upper ends and p-values of each pair as if it were the only one."""
         if not np.isfinite(self.critical):
             return self.error, self.error, self.error
-        reach = t_quantile(self.freedom, self.level)
-        return (
-            np.maximum(self.difference - reach * self.error, -self.span),
-            np.minimum(self.difference + reach * self.error.T, self.span),
-            t_p_value(_t(self.difference, self.error), self.freedom),
-        )
+        return pair_statements(self.difference, self.error, self.freedom, level=self.level, span=self.span)
 
     @property
     def better(self) -> NDArray[np.bool_]:
@@ -95,7 +98,7 @@ def simultaneous_pairs(
 ) -> SimultaneousPairs:
     """Intervals of all pairwise differences that hold together with probability `level`.
 
-    `floor` and `span` as for `jackknife.differences`.
+    `floor` as for `pair_errors`; bounds lie within -span and span.
     """
     m, freedom = len(found.values), found.freedom
     difference, error = pair_errors(found, level=level, floor=floor)
@@ -104,9 +107,9 @@ def simultaneous_pairs(
         return SimultaneousPairs(
             found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better, level, span
         )
-    comparisons = independent_comparisons(found.covariance(), freedom, level=level)
+    comparisons = independent_comparisons(found.covariance, freedom, level=level)
     alpha = 1 - level ** (1 / comparisons)
-    p_value = t_p_value(_t(difference, error), freedom)
+    p_value = t_p_value(pair_t(difference, error), freedom)
     p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(p_value, 1 - 1e-16)))
     np.fill_diagonal(p_adjusted, 1.0)
     return SimultaneousPairs(
@@ -121,14 +124,6 @@ def simultaneous_pairs(
         span=span,
         freedom=freedom,
     )
-
-
-def _t(difference: Floats, error: Floats) -> Floats:
-    """Differences in standard errors of the bound on the side of 0; NaN without one."""
-    towards = np.where(difference > 0, error, error.T)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(difference == 0, 0.0, difference / towards)
-    return np.asarray(np.where(np.isnan(towards), np.nan, t))
 
 
 def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:
@@ -268,7 +263,7 @@ def winner_value(
     values = sign * found.values
     winner = int(np.nanargmax(values)) if picked is None else found.names.index(picked)
     name, measured = found.names[winner], float(found.values[winner])
-    covariance = found.covariance()
+    covariance = found.covariance
     own = float(covariance[winner, winner]) ** 0.5
     if not found.freedom >= FEWEST_DEGREES or not np.isfinite(covariance).all():
         reason = "the units do not show how far the values vary"

@@ -81,19 +81,17 @@ def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: flo
     if not (delta > 0 and pilot.standard_error > 0 and pilot.freedom > 0):
         raise ValueError("a plan needs a positive difference and a pilot with at least two units that vary")
 
-    def smallest(share: float | None) -> int:
-        if share is None:
-            return _smallest_exact(lambda n: assurance(pilot, n, delta, alpha=alpha), power)
-        spread = pilot.standard_error if share < 0 else float(pilot.spreads(share))
+    def smallest(spread: float) -> int:
         return _smallest_exact(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
 
-    at_pilot = smallest(-1.0)
+    at_pilot = smallest(pilot.standard_error)
     tail = (1 - RANGE) / 2
+    low, high = map(smallest, pilot.spreads([tail, 1 - tail]).tolist())
     return PlannedUnits(
         at_pilot=at_pilot,
-        assured=smallest(None),
-        low=smallest(tail),
-        high=smallest(1 - tail),
+        assured=_smallest_exact(lambda n: assurance(pilot, n, delta, alpha=alpha), power),
+        low=low,
+        high=high,
         assurance_at_pilot=assurance(pilot, at_pilot, delta, alpha=alpha),
     )
 

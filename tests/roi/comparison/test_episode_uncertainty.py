@@ -65,7 +65,7 @@ def test_the_variance_is_that_of_a_plain_loop_over_patients_and_episodes() -> No
     found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
     shares = [spread(without_patient), spread(without_episode) - both]
     assert found.values[0] == pytest.approx(reported(kept, everyone, every_episode))
-    assert found.variance()[0] == pytest.approx(sum(shares), rel=1e-9)
+    assert found.variance[0] == pytest.approx(sum(shares), rel=1e-9)
     assert found.freedom == pytest.approx(satterthwaite(shares, [8, 11]), rel=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_drawing_episodes_and_patients_again_gives_the_same_spread() -> None:
         drawn.append(np.mean([right[kept.labels[images] == c].mean() for c in range(3)]))
     found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
     # Drawing twice counts what is particular to an episode and an image about once more.
-    assert found.variance()[0] ** 0.5 == pytest.approx(np.std(drawn), rel=0.15)
+    assert found.variance[0] ** 0.5 == pytest.approx(np.std(drawn), rel=0.15)
 
 
 def test_a_class_outside_of_an_episode_is_no_mistake() -> None:
@@ -99,7 +99,7 @@ def test_runs_with_other_numbers_of_episodes_keep_their_own_variance() -> None:
     found = crossed_columns(("a", "b"), each, design)
     alone = [crossed_columns((name,), [values], design) for name, values in zip("ab", each, strict=True)]
     for column, single in enumerate(alone):
-        assert found.variance()[column] == pytest.approx(single.variance()[0], rel=0.05)
+        assert found.variance[column] == pytest.approx(single.variance[0], rel=0.05)
 
 
 @pytest.mark.sample(1)

@@ -43,7 +43,7 @@ from histobench.statistics.many_models import (
 )
 from histobench.statistics.resampling import (
     SamplingDesign,
-    paired_difference,
+    bootstrap_p_value,
     replicates_of_all,
     smallest_p_value,
 )
@@ -402,8 +402,8 @@ def _pairs(
             tested = _with_tests_of_predictions(tested, predictions[first], predictions[second], settings)
         if test == "bootstrap":
             rows = drawn.values[first] - drawn.values[second]
-            resampled = paired_difference(float(found.difference[k]), rows, drawn.design, level=level)
-            intervals[k], tested = resampled.interval, replace(tested, bootstrap=resampled.p_value)
+            intervals[k] = percentile_interval(rows, level=level)
+            tested = replace(tested, bootstrap=bootstrap_p_value(rows, drawn.design))
         elif test == "permutation":
             parts = _contributions(left_out.columns([first, second]))
             tested = replace(tested, permutation=sign_flip_p_value(parts, seed=settings.random_state))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,19 +209,14 @@ def crossed_entries(
         if value is None:
             continue
         # Half-precision probabilities move an area by less than its last printed digit; the file's counts.
-        centred = LeaveOneOut(
-            found.names,
-            np.array([value]),
-            found.left_out + (value - found.values[0]),
-            found.stratum_of,
-            found.freedom,
-        )
+        moved = found.left_out + (value - found.values[0])
+        centred = replace(found, values=np.array([value]), left_out=moved)
         interval = crossed_intervals(centred, metric, units, n_classes=way)[metric]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,
             "ci_upper": interval.high,
-            "std": float(found.variance()[0] ** 0.5),
+            "std": float(found.variance[0] ** 0.5),
             "method": interval.method,
             "n_valid": interval.n_valid,
             "reason": interval.reason,

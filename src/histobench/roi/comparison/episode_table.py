@@ -98,10 +98,8 @@ def _over_episodes(named: Mapping[str, StoredRun], metric: str, values: Floats) 
     rows = [column[metric] for column in columns if column is not None and metric in column]
     if len(rows) < len(named) or len({len(row) for row in rows}) > 1:
         return None
-    each = np.stack(rows, axis=1)
-    stratum = np.zeros(len(each), dtype=np.int64)
-    found = LeaveOneOut(tuple(named), values, means_without_each(each), stratum, len(each) - 1.0)
-    return EpisodeTable(found, "episodes")
+    left_out = means_without_each(np.stack(rows, axis=1))
+    return EpisodeTable(LeaveOneOut.unstratified(tuple(named), values, left_out), "episodes")
 
 
 def _number(value: float | None) -> float:

@@ -62,15 +62,9 @@ def intervals_of_table(
 def _joined(
     names: tuple[str, ...], metric: str, found: list[tuple[float, Floats]], units: SamplingUnits
 ) -> LeaveOneOut:
-    left_out = np.stack([values for _, values in found], axis=1)
-    by_class = metric_of(metric).rare_class_limits
-    return LeaveOneOut(
-        names=names,
-        values=np.array([value for value, _ in found]),
-        left_out=left_out,
-        stratum_of=np.zeros(len(left_out), dtype=np.int64),
-        freedom=units.freedom if by_class else units.n_units - 1.0,
-    )
+    values, left_out = zip(*found, strict=True)
+    freedom = units.freedom if metric_of(metric).rare_class_limits else units.n_units - 1.0
+    return LeaveOneOut.unstratified(names, np.array(values), np.stack(left_out, axis=1), freedom=freedom)
 
 
 def _label_metrics(

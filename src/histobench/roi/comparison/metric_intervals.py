@@ -137,13 +137,8 @@ def metric_intervals(
             return [_checked(interval, value) for interval, value in zip(shares, values, strict=True)]
     scale = scale_of(name, units.n_columns)
     size, worth = _sizes(name, label, units)
-    table = LeaveOneOut(
-        tuple(map(str, range(len(values)))),
-        values,
-        left_out,
-        np.zeros(len(left_out), np.int64),
-        units.freedom_of_all(by_class=True) if facts.kind in _AREAS else units.freedom,
-    )
+    freedom = units.freedom_of_all(by_class=True) if facts.kind in _AREAS else units.freedom
+    table = LeaveOneOut.unstratified((name,) * len(values), values, left_out, freedom=freedom)
     grouped = units.group_of is not None
     # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
     adapt = grouped or (facts.kind != "labels" and label is None) or facts.kind in _AREAS
@@ -262,13 +257,9 @@ def recall_bounds(runs: Sequence[Predictions], units: SamplingUnits, *, level: f
         members = sizes[:, k] < total
         with np.errstate(divide="ignore", invalid="ignore"):
             left_out = (own.sum(axis=0) - own) / (total - sizes[:, [k]])
-        table = LeaveOneOut(
-            tuple(map(str, range(m))),
-            own.sum(axis=0) / total,
-            np.where(members[:, None], left_out, np.nan),
-            np.zeros(n_units, np.int64),
-            units.freedom,
-        )
+        left_out = np.where(members[:, None], left_out, np.nan)
+        values = own.sum(axis=0) / total
+        table = LeaveOneOut.unstratified(("recall",) * m, values, left_out, freedom=units.freedom)
         low[:, k], high[:, k] = jackknife_bounds(
             table, LOGIT, total, effective=units.worth(total, label=int(k)), level=level
         )
@@ -338,7 +329,7 @@ def pair_floor(
     facts = metric_of(_parts(metric, units)[0])
     m, reach = len(found.names), t_quantile(found.freedom, level)
     known = np.array([intervals[name].low is not None for name in found.names])
-    covariance = found.covariance()
+    covariance = found.covariance
     spread = np.diag(covariance)
     floor = np.zeros((m, m))
     if facts.kind == "labels" and runs is not None:
@@ -353,7 +344,7 @@ def pair_floor(
 
 def _adapted(found: LeaveOneOut, reach: float, level: float) -> Floats:
     """Standard errors of lower bounds [m, m], widened as the units' influences on each difference ask for."""
-    influences = found.influences()
+    influences = found.influences
     errors = np.zeros((len(found.names), len(found.names)))
     for i in range(len(errors)):
         apart = influences[:, [i]] - influences
@@ -365,7 +356,7 @@ def _adapted(found: LeaveOneOut, reach: float, level: float) -> Floats:
 
 def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: float, level: float) -> Floats:
     m = len(found.names)
-    influences, covariance = found.influences(), found.covariance()
+    influences, covariance = found.influences, found.covariance
     spread = np.diag(covariance)
     ends = [(intervals[name].low, intervals[name].high) for name in found.names]
     low, high = np.array(ends, dtype=np.float64).T

@@ -160,13 +160,9 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
             continue
         columns = np.stack([left_out[pack.path][name] for pack in known], axis=1)
         values = np.array([pack.value(name) for pack in known], dtype=np.float64)
-        strata = np.zeros(len(columns), dtype=np.int64)
         names = tuple(pack.encoder for pack in known)
-        gaps = differences(LeaveOneOut(names, values, columns, strata, len(columns) - 1.0))
-        sure = np.isfinite(gaps.p_value)
-        corrected = np.full(len(sure), np.nan)
-        if sure.any():
-            corrected[sure] = holm(gaps.p_value[sure].tolist())
+        gaps = differences(LeaveOneOut.unstratified(names, values, columns))
+        corrected = holm(gaps.p_value)
         for k, (first, second) in enumerate(zip(gaps.first, gaps.second, strict=True)):
             bounds = (gaps.low[k], gaps.high[k], gaps.p_value[k], corrected[k])
             found.append(

@@ -93,15 +93,9 @@ def measured(value: float, left_out: Floats, units: Units, *, within: Range = "s
     if undefined:
         which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
         return Measure(value, reason=f"no interval: the value is not defined without {which}")
-    found = LeaveOneOut(
-        ("measure",),
-        np.array([value]),
-        left_out[:, None],
-        np.zeros(units.count, dtype=np.int64),
-        units.count - 1.0,
-    )
+    found = LeaveOneOut.unstratified(("measure",), np.array([value]), left_out[:, None])
     if within == "ratio":
-        half = t_quantile(found.freedom) * float(np.sqrt(found.variance()[0]))
+        half = t_quantile(found.freedom) * float(np.sqrt(found.variance[0]))
         if half <= 1e-12 * max(1.0, abs(value)):
             return Measure(value, reason="no interval: no group changes the value", left_out=left_out)
         return Measure(value, value - half, value + half, None, left_out)
