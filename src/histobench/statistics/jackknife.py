@@ -183,7 +183,7 @@ def pair_t(difference: Floats, error: Floats) -> Floats:
 
 
 def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences:
-    """Every pair of columns by the untransformed jackknife-t; `pair_errors` says what holds without spread."""
+    """Every pair of columns by the untransformed jackknife-t (`pair_errors`: what holds without spread)."""
     first, second = np.triu_indices(len(found.values), 1)
     difference, error = pair_errors(found, level=level)
     if not found.freedom >= FEWEST_DEGREES:

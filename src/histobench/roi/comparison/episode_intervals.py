@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.comparison.metric_intervals import (
     METHOD,
     NO_CALIBRATION_INTERVAL,
@@ -19,6 +18,7 @@ from histobench.roi.comparison.metric_intervals import (
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
+from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut, crossed, interaction_variance, jackknife_bounds
@@ -128,7 +128,7 @@ def _label_metrics_left_out(
         each = each.reshape(size, n_blocks, way, way)
         total = each.sum(axis=1, keepdims=True)
         tables = np.concatenate([total, total - each], axis=1).astype(np.float64)
-        scores = label_metrics_of_confusions(tables.reshape(-1, way, way), metrics)
+        scores = label_metrics_of(tables.reshape(-1, way, way), metrics)
         for metric in metrics:
             parts[metric].append(scores[metric].reshape(size, n_blocks + 1))
     return {metric: np.concatenate(values) for metric, values in parts.items()}

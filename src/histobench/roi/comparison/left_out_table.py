@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals, recall_bounds
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import LABEL_METRICS, metric_of
+from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval
@@ -77,7 +78,7 @@ def _label_metrics(
     step = max(1, _MEMORY // (8 * 8 * matrices * c * c))
     for start in range(0, len(runs) if metrics else 0, step):
         parts = [_left_behind(run, units) for run in runs[start : start + step]]
-        found = label_metrics_of_confusions(np.concatenate([matrices for matrices, _ in parts]), metrics)
+        found = label_metrics_of(np.concatenate([matrices for matrices, _ in parts]), metrics)
         first = 0
         for matrices_of_run, place in parts:
             for metric in metrics:
@@ -116,7 +117,8 @@ def _any_metrics(
     run: Predictions, metrics: Sequence[str], units: SamplingUnits
 ) -> dict[str, tuple[float, Floats]]:
     evaluate = all_metrics(run)
-    observed = {metric: float(values[0]) for metric, values in evaluate(_everything(run)).items()}
+    everything = evaluate(np.ones((1, len(run)), dtype=np.int32))
+    observed = {metric: float(values[0]) for metric, values in everything.items()}
     if units.group_of is not None:
         design = sampling_design(len(run), clusters=units.group_of)
         left_out: Mapping[str, Floats] = jackknife_of_all(evaluate, design, max_blocks=units.n_units)
@@ -130,7 +132,3 @@ def _any_metrics(
         values[known] = left_out[metric]
         found[metric] = (observed[metric], values)
     return found
-
-
-def _everything(run: Predictions) -> NDArray[np.int32]:
-    return np.ones((1, len(run)), dtype=np.int32)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.sampling_units import (
     FEWEST_GROUPS,
     FEWEST_GROUPS_OF_CLASS,
@@ -31,7 +31,7 @@ from histobench.roi.comparison.sampling_units import (
 )
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import metric_of
-from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY
+from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY, label_metrics_of
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval, mean_of_proportions, most_unseen, wilson_bounds
 from histobench.statistics.jackknife import (
@@ -304,7 +304,7 @@ def _with_recall(name: str, confusions: NDArray[np.int64], k: int, recall: Float
     shares = np.where(mistakes > 0, row / np.maximum(mistakes, 1), evenly)
     changed[:, k] = (size * (1 - recall))[:, None] * shares
     changed[:, k, k] = size * recall
-    return np.asarray(label_metrics_of_confusions(changed, [name])[name])
+    return np.asarray(label_metrics_of(changed, [name])[name])
 
 
 def pair_floor(

@@ -24,7 +24,7 @@ from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
-from histobench.roi.metrics.classification import evaluate
+from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -403,17 +403,11 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
         img_names=tuple(name for part in every for name in part.img_names),
         groups=tuple(group for part in every for group in part.groups or ("",) * len(part)),
     )
-    scores = evaluate(
-        predictions.probabilities,
-        predictions.labels,
-        classes=predictions.classes,
-        predicted=predictions.predicted,
-    )
     pooled = replace(
         first,
         path=first.path.parents[2] / "pooled" / first.path.name,
         identity=replace(first.identity, dataset=f"{first.identity.dataset} ({LEAVE_ONE_GROUP_OUT})"),
-        metrics=scores.values,
+        metrics=evaluate_predictions(predictions).values,
         info={key: value for key, value in first.info.items() if key != "split"},
     )
     pooled.__dict__["predictions"] = predictions

@@ -12,6 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
 from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
+from histobench.roi.predictions import Predictions
 
 # One metric's value, or the reason why it has none.
 
@@ -101,6 +102,16 @@ def evaluate(
     }
     confusion = tally.confusion[0].astype(int).tolist()
     return Evaluation(scores, per_class, confusion, len(truth), tuple(notes))
+
+
+def evaluate_predictions(predictions: Predictions) -> Evaluation:
+    """Every metric of stored predictions."""
+    return evaluate(
+        predictions.probabilities,
+        predictions.labels,
+        classes=predictions.classes,
+        predicted=predictions.predicted,
+    )
 
 
 def _check(p: NDArray[np.float64], truth: NDArray[np.int64], c: int) -> None:
