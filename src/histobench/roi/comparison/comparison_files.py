@@ -11,8 +11,7 @@ from typing import Any
 
 from histobench.core.files import write_json, write_text
 from histobench.core.text import markdown_text, spreadsheet_cell
-from histobench.roi.comparison.comparison import Comparison, DatasetTable, Entry, Pair
-from histobench.roi.comparison.dataset_ranking import DatasetRanking
+from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Entry, Pair
 from histobench.roi.comparison.grids import Grid, grids
 from histobench.statistics.intervals import Interval
 

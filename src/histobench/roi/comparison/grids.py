@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from histobench.roi.comparison.comparison import Comparison, DatasetTable
-from histobench.roi.comparison.dataset_ranking import DatasetRanking
+from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable
 from histobench.roi.comparison.pairs import TEST_NAMES
 from histobench.roi.encoders.own_name import UNCHECKED, combined_parts
 from histobench.roi.task_catalogue import PATIENT

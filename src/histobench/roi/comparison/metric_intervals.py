@@ -72,37 +72,29 @@ class RecallBounds:
     few: NDArray[np.bool_]  # mistakes, or right predictions, in fewer than `FEWEST_GROUPS_OF_CLASS` units
 
 
-def run_metric_intervals(
-    predictions: Predictions, *, level: float = 0.95
-) -> tuple[dict[str, float], dict[str, Interval]]:
+def run_metric_intervals(predictions: Predictions) -> tuple[dict[str, float], dict[str, Interval]]:
     """Value and interval of every metric of one run, those of its classes as `recall@0` and the like."""
     known = scored(predictions)
     units = SamplingUnits.of(known)
     evaluate = all_metrics(known, by_class=True)
     observed = evaluate(np.ones((1, len(known)), dtype=np.int32))
-    left_out = _left_out(known, units)
+    if units.n_units < 2:
+        left_out = dict.fromkeys(observed, np.full(1, np.nan))
+    elif units.group_of is None:
+        left_out = evaluate_left_out(
+            known.probabilities, known.labels, predicted=known.predicted, by_class=True
+        )
+    else:
+        left_out = jackknife_of_all(evaluate, sampling_design(len(known), clusters=units.group_of))
     confusion = confusion_of(known, units.n_columns)[None]
-    recalls = recall_bounds([known], units, level=level)
+    recalls = recall_bounds([known], units)
     intervals = {
         name: metric_intervals(
-            name, units, values, left_out[name][:, None], confusions=confusion, recalls=recalls, level=level
+            name, units, values, left_out[name][:, None], confusions=confusion, recalls=recalls
         )[0]
         for name, values in observed.items()
     }
     return {name: float(values[0]) for name, values in observed.items()}, intervals
-
-
-def _left_out(predictions: Predictions, units: SamplingUnits) -> Mapping[str, Floats]:
-    if units.n_units < 2:
-        evaluate = all_metrics(predictions, by_class=True)
-        nothing = evaluate(np.zeros((1, len(predictions)), dtype=np.int32))
-        return {name: np.full(1, np.nan) for name in nothing}
-    if units.group_of is None:
-        return evaluate_left_out(
-            predictions.probabilities, predictions.labels, predicted=predictions.predicted, by_class=True
-        )
-    design = sampling_design(len(predictions), clusters=units.group_of)
-    return jackknife_of_all(all_metrics(predictions, by_class=True), design)
 
 
 def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
@@ -134,7 +126,11 @@ def metric_intervals(
     if units.group_of is None and (facts.proportion or label is not None):
         shares = _proportions(name, label, confusions, level)
         if shares is not None:
-            return [_checked(interval, value) for interval, value in zip(shares, values, strict=True)]
+            undefined = _none(level, "undefined on the test set")
+            return [
+                interval if np.isfinite(value) else undefined
+                for interval, value in zip(shares, values, strict=True)
+            ]
     scale = scale_of(name, units.n_columns)
     size, worth = _sizes(name, label, units)
     freedom = units.freedom_of_all(by_class=True) if facts.kind in _AREAS else units.freedom
@@ -160,7 +156,7 @@ def metric_intervals(
     found = [
         Interval(float(a), float(b), level, METHOD, len(left_out))
         if np.isfinite([a, b]).all()
-        else _none(level, _undefined(name, label, units, value))
+        else _none(level, _undefined(label, units, value))
         for a, b, value in zip(low, high, values, strict=True)
     ]
     if grouped and facts.kind == "loss":
@@ -202,10 +198,6 @@ def _proportions(
         Interval(float(a), float(b), level, method, int(size))
         for a, b, size in zip(low, high, sizes, strict=True)
     ]
-
-
-def _checked(interval: Interval, value: float) -> Interval:
-    return interval if np.isfinite(value) else _none(interval.level, "undefined on the test set")
 
 
 def _parts(metric: str, units: SamplingUnits) -> tuple[str, int | None]:
@@ -408,7 +400,7 @@ def range_of(metric: str, n_classes: int) -> tuple[float, float]:
     return (-1.0 if scale == "fisher" else 0.0), 1.0
 
 
-def _undefined(name: str, label: int | None, units: SamplingUnits, value: float) -> str:
+def _undefined(label: int | None, units: SamplingUnits, value: float) -> str:
     if not np.isfinite(value):
         return "undefined on the test set"
     present = np.flatnonzero(units.class_sizes > 0)

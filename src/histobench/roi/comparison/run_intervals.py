@@ -10,9 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
+from histobench.roi.comparison.episode_intervals import (
+    NO_FILE,
+    NOT_KEPT,
+    crossed_entries,
+    resampled_with,
+)
 from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
-from histobench.roi.comparison.sampling_units import SamplingUnits, check_random_state, design_of
+from histobench.roi.comparison.sampling_units import RESAMPLED, SamplingUnits, check_random_state, design_of
 from histobench.roi.results.layout import TaskFiles
 from histobench.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
 from histobench.statistics.resampling import (
@@ -26,18 +31,11 @@ from histobench.statistics.resampling import (
 
 if TYPE_CHECKING:
     from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import FEW_SHOT
 
 Floats = NDArray[np.float64]
 
 #: What is drawn again where episodes and test units both are.
 CROSSED = "crossed"
-RESAMPLED = {
-    "plain": "images",
-    "stratified": "images within classes",
-    "cluster": "groups (patients or slides)",
-    "stratified cluster": "groups (patients or slides) within classes",
-}
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         content |= {"resampling": "plain", "resampled": "episodes"}
     else:
         units = SamplingUnits.of(predictions)
-        over = resampled_with(run, n_episodes, units.group_of is not None)
+        over = resampled_with(run, n_episodes, units)
         content |= {"resampling": CROSSED, "resampled": over}
         over_episodes |= crossed_entries(run.episodes, units, run.metrics)
     content["num_episodes"] = n_episodes
@@ -113,13 +111,6 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         "per_class": by_class,
     }
     return content
-
-
-def resampled_with(run: StoredRun, n_episodes: int, grouped: bool) -> str:
-    """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
-    episodes = "episodes" if run.task == FEW_SHOT else "training runs"
-    units = RESAMPLED["cluster" if grouped else "plain"]
-    return units if n_episodes < 2 else f"{episodes} and {units}"
 
 
 def intervals_of(

@@ -18,7 +18,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
-from histobench.roi.comparison.episode_table import reports_episodes
+from histobench.roi.comparison.episode_intervals import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset

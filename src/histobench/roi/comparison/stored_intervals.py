@@ -19,13 +19,16 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
 from histobench.core.plain_data import parse_json
-from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
+from histobench.roi.comparison.episode_intervals import (
+    NO_FILE,
+    NOT_KEPT,
+    crossed_entries,
+    resampled_with,
+)
 from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
 from histobench.roi.comparison.run_intervals import (
-    RESAMPLED,
     BootstrapSettings,
     by_class_of,
-    resampled_with,
     run_intervals,
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits, scored
@@ -108,7 +111,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
         n_episodes = len(next(iter(columns.values())))
         found = {} if run.episodes is None else crossed_entries(run.episodes, units, run.metrics)
         if found:
-            content["left_out"] = resampled_with(run, n_episodes, units.group_of is not None)
+            content["left_out"] = resampled_with(run, n_episodes, units)
         why = Interval(None, None, 0.95, METHOD, reason=NO_FILE if run.episodes is None else NOT_KEPT)
         metrics = {name: found.get(name) or _entry(value, why) for name, value in run.metrics.items()}
         return content | {"num_episodes": n_episodes, "metrics": metrics, "per_class": {}}
@@ -137,8 +140,8 @@ def _about(run: StoredRun, units: SamplingUnits) -> dict[str, Any]:
         "rules": RULES,
         "confidence_level": 0.95,
         "num_samples": len(units.labels),
-        "num_groups": None if units.group_of is None else units.n_units,
-        "left_out": RESAMPLED["plain" if units.group_of is None else "cluster"],
+        "num_groups": units.n_groups,
+        "left_out": units.resampled,
         "caution": units.caution(),
     }
 

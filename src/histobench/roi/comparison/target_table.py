@@ -34,7 +34,6 @@ class TargetTable:
 
     units: SamplingUnits
     found: Mapping[str, LeaveOneOut]
-    n_rows: int
     reference: TargetPredictions
 
     @classmethod
@@ -54,7 +53,7 @@ class TargetTable:
             )
             for place, metric in enumerate(each[0].names)
         }
-        return cls(units, found, len(reference), reference)
+        return cls(units, found, reference)
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
         """The interval of every run's metric; one without says why."""
@@ -62,9 +61,8 @@ class TargetTable:
         name, _, label = metric.partition("@")
         reason = why_no_interval("r2" if label else name, self.units) or self._rare_label(name, label)
         if reason is not None:
-            none = Interval(None, None, level, METHOD, 0, reason)
-            return dict.fromkeys(found.names, none)
-        size = float(self.n_rows)
+            return dict.fromkeys(found.names, Interval(None, None, level, METHOD, 0, reason))
+        size = float(len(self.reference))
         low, high = jackknife_bounds(
             found,
             scale_of(name, 1),
@@ -75,10 +73,9 @@ class TargetTable:
             biased=name in _PRECISIONS,
             few_carry=name in (*_PRECISIONS, *_AREAS),
         )
+        why, count = f"undefined without one of the {self.units.word}", len(found.left_out)
         return {
-            name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
-            if np.isfinite([a, b]).all()
-            else Interval(None, None, level, METHOD, 0, f"undefined without one of the {self.units.word}")
+            name: Interval.of(a, b, level=level, method=METHOD, n_valid=count, why_none=why)
             for name, a, b in zip(found.names, low, high, strict=True)
         }
 
