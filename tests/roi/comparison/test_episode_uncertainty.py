@@ -16,7 +16,7 @@ from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
-from histobench.roi.results.layout import RunIdentity, episode_predictions_of
+from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import write_episodes, write_task
 from histobench.statistics.jackknife import satterthwaite
@@ -141,7 +141,7 @@ def write(folder: Path, encoder: str, kept: EpisodePredictions, groups: list[str
     )
     assert result.episode_metrics is not None
     write_episodes(files, result.episode_metrics, info={})
-    with episode_file(episode_predictions_of(folder / encoder, "Few-shot")) as file:
+    with episode_file(TaskFiles.of(folder / encoder, "Few-shot").episode_predictions) as file:
         file.add("3way_4shot", kept)
 
 

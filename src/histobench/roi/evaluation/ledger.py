@@ -13,26 +13,22 @@ from histobench.core.version import __version__
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 
+#: Beside the results of a task: the digest of everything that they depend on.
 FILE = ".finished.json"
 
 
-class Ledger:
-    """Per task the digest of everything its results depend on, in a file of its own beside them."""
+def is_recorded(results_dir: Path, task: str, digest: str) -> bool:
+    """Whether the task was finished with the same input, and its results are still there."""
+    if (read_note(results_dir / task / FILE) or {}).get("digest") != digest:
+        return False
+    stored = stored_in(results_dir / task)
+    runs = [path for path in stored if path.name.endswith(COMPLETE)]
+    return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in runs)
 
-    def __init__(self, results_dir: Path) -> None:
-        self._folder = results_dir
 
-    def has(self, task: str, digest: str) -> bool:
-        """Whether the task was finished with the same input, and its results are still there."""
-        if (read_note(self._folder / task / FILE) or {}).get("digest") != digest:
-            return False
-        stored = stored_in(self._folder / task)
-        runs = [path for path in stored if path.name.endswith(COMPLETE)]
-        return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in runs)
-
-    def record(self, task: str, digest: str) -> None:
-        """Remember that the task is finished."""
-        write_json(self._folder / task / FILE, {"digest": digest})
+def record(results_dir: Path, task: str, digest: str) -> None:
+    """Remember that the task is finished."""
+    write_json(results_dir / task / FILE, {"digest": digest})
 
 
 def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.clustering import clustering_score
+from histobench.roi.robustness.clustering import clustering_score, crossed_pairs
 from histobench.roi.robustness.confounding import Schedule, apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
@@ -40,14 +39,19 @@ from histobench.roi.robustness.leaving_out import (
     Range,
     Units,
     clustering_without,
-    mean_of_known,
     measured,
     schedule_without,
     site_probe_without,
     units_of,
 )
 from histobench.roi.robustness.neighbours import Floats, Ints, TypedNeighbours, find_neighbours
-from histobench.roi.robustness.probes import FitSites, FitWithout, leave_one_site_out, site_probe
+from histobench.roi.robustness.probes import (
+    FitSites,
+    FitWithout,
+    leave_one_site_out,
+    mean_of_known,
+    site_probe,
+)
 
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
@@ -136,8 +140,12 @@ def measure_robustness(
         work.probe()
         for name, protocol in protocols.items():
             work.new_site(name, protocol, (at_many_sites or {}).get(name))
-        work.clusters(slow)
-        work.schedule(slow)
+        if slow:
+            work.clusters()
+            work.schedule()
+        else:
+            left_out = Measure(None, reason=_SLOW)
+            work.measures |= dict.fromkeys(("clustering_score", "apd", "nipd"), left_out)
     return Pack(work.measures, work.details)
 
 
@@ -288,7 +296,7 @@ class PackWork:
         """RI within each pair of classes at each pair of sites, counts pooled, at the k of the whole set."""
         t, k = self.tissue, self.details.get("k")
         name = "robustness_index_paired"
-        subsets = _crossed_pairs(t.labels, t.sites)
+        subsets = crossed_pairs(t.labels, t.sites)
         if k is None or not subsets or len(subsets) > _MOST_SUBSETS:
             why = "no two classes share two sites" if not subsets else f"{len(subsets)} pairs are too many"
             self.measures[name] = Measure(None, reason=why if k is not None else "no k could be chosen")
@@ -345,12 +353,8 @@ class PackWork:
 
         self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), found_out)
 
-    def clusters(self, slow: bool) -> None:
+    def clusters(self) -> None:
         """Whether clusters follow class or site."""
-        if not slow:
-            self.measures["clustering_score"] = Measure(None, reason=_SLOW)
-            return
-
         t = self.tissue
 
         def measured() -> None:
@@ -361,11 +365,8 @@ class PackWork:
 
         self.attempt(("clustering_score",), measured)
 
-    def schedule(self, slow: bool) -> None:
+    def schedule(self) -> None:
         """APD and nIPD of the label-site schedule."""
-        if not slow:
-            self.measures |= {name: Measure(None, reason=_SLOW) for name in ("apd", "nipd")}
-            return
         t = self.tissue
 
         def measured() -> None:
@@ -412,16 +413,3 @@ def possible_neighbours(
 
     both = outside(labels, sites)
     return outside(labels) > both, outside(sites) > both
-
-
-def _crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Every two labels that share two sites, with each two of these sites."""
-    classes, class_of = np.unique(labels, return_inverse=True)
-    places, place_of = np.unique(sites, return_inverse=True)
-    shown = np.zeros((len(classes), len(places)), dtype=bool)
-    shown[class_of, place_of] = True
-    return [
-        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
-        for first, second in combinations(range(len(classes)), 2)
-        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
-    ]

@@ -164,8 +164,13 @@ def _balanced(truth: Ints, right: NDArray[np.bool_], counted: NDArray[np.bool_])
         size = here.sum(axis=1)
         hits = (here & right[:, truth == label]).sum(axis=1)
         recalls.append(np.where(size > 0, hits / np.maximum(size, 1), np.nan))
-    known = np.isfinite(recalls)
-    total = np.where(known, recalls, 0.0).sum(axis=0)
-    shown = known.sum(axis=0)
-    values: Floats = np.where(shown > 0, total / np.maximum(shown, 1), np.nan)
-    return values
+    return mean_of_known(np.array(recalls))
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """Mean over rows of what is not NaN; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    result: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return result
