@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +11,7 @@ from histobench.core.files import write_json, write_text
 from histobench.core.text import markdown_text, spreadsheet_cell
 from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Entry, Pair
 from histobench.roi.comparison.grids import Grid, grids
+from histobench.roi.results.writer import csv_text
 from histobench.statistics.intervals import Interval
 
 # A comparison as plain JSON values.
@@ -332,11 +331,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _csv(header: list[str], rows: list[list[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_plain(value) for value in row] for row in rows)
-    return text.getvalue()
+    return csv_text(header, ([_plain(value) for value in row] for row in rows))
 
 
 def _plain(value: object) -> object:

@@ -73,11 +73,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     by_class = by_class_of(everything, predictions.classes)
     reasons = run.undefined_metrics
     content: dict[str, Any] = {
-        "task_name": run.task,
-        "setting": run.setting,
-        "dataset": run.identity.dataset,
-        "encoder": run.identity.encoder,
-        "preset": run.identity.preset,
+        **named(run),
         **asdict(settings),
         "confidence_level": 0.95,
         "num_samples": len(predictions),
@@ -111,6 +107,17 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         "per_class": by_class,
     }
     return content
+
+
+def named(run: StoredRun) -> dict[str, str]:
+    """What a file of intervals says about its run."""
+    return {
+        "task_name": run.task,
+        "setting": run.setting,
+        "dataset": run.identity.dataset,
+        "encoder": run.identity.encoder,
+        "preset": run.identity.preset,
+    }
 
 
 def intervals_of(

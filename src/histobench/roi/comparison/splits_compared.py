@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +25,7 @@ from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.results.writer import csv_text
 from histobench.roi.task_catalogue import CLASS
 from histobench.statistics.intervals import Interval
 from histobench.statistics.many_models import ranks
@@ -332,23 +331,16 @@ def as_plain(table: SplitTable) -> dict[str, Any]:
 def _csv(tables: Sequence[SplitTable]) -> str:
     header = ["dataset", "scheme", "encoder", "mean", "ci_lower", "ci_upper", "std", "min", "max"]
     header += ["mean_rank", "rank_low", "rank_high", "first"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for table in tables:
-        for entry in table.entries:
-            mean = entry.mean
-            row = [table.dataset, table.scheme, entry.name, mean.mean, mean.low, mean.high, entry.spread]
-            row += [
-                entry.least,
-                entry.greatest,
-                entry.mean_rank,
-                entry.rank_low,
-                entry.rank_high,
-                entry.first,
-            ]
-            writer.writerow(["" if value != value else value for value in row])
-    return text.getvalue()
+    rows = [
+        [
+            table.dataset, table.scheme, entry.name, entry.mean.mean, entry.mean.low, entry.mean.high,
+            entry.spread, entry.least, entry.greatest,
+            entry.mean_rank, entry.rank_low, entry.rank_high, entry.first,
+        ]
+        for table in tables
+        for entry in table.entries
+    ]  # fmt: skip
+    return csv_text(header, (["" if value != value else value for value in row] for row in rows))
 
 
 def _plain(value: Any) -> Any:

@@ -29,6 +29,7 @@ from histobench.roi.comparison.metric_intervals import METHOD, run_metric_interv
 from histobench.roi.comparison.run_intervals import (
     BootstrapSettings,
     by_class_of,
+    named,
     run_intervals,
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits, scored
@@ -58,7 +59,7 @@ def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str,
     """Write a run's `X_intervals.json` and return its content; a current file is kept."""
     files = TaskFiles.beside(run.path)
     digest = predictions_digest(files)
-    existing = None if force else _current(files, digest)
+    existing = None if force else _current(files.intervals, digest, rules=RULES)
     if existing is not None:
         return existing
     content = interval_content(run) | {"predictions_sha256": digest}
@@ -69,7 +70,11 @@ def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str,
 def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
     """The content of a run's `X_intervals.json`; None unless it is of these predictions and rules."""
     files = TaskFiles.beside(run.path)
-    return _current(files, predictions_digest(files)) if files.intervals.exists() else None
+    return (
+        _current(files.intervals, predictions_digest(files), rules=RULES)
+        if files.intervals.exists()
+        else None
+    )
 
 
 def shown_intervals(run: StoredRun) -> dict[str, Any]:
@@ -84,10 +89,12 @@ def shown_intervals(run: StoredRun) -> dict[str, Any]:
         return {"metrics": {name: _entry(value, none) for name, value in run.metrics.items()}}
 
 
-def _current(files: TaskFiles, digest: str) -> dict[str, Any] | None:
+def _current(path: Path, digest: str, **wanted: int) -> dict[str, Any] | None:
+    """The stored intervals, unless they are broken, of other predictions, or lack what is `wanted`."""
     try:
-        content = parse_json(read_plain_text(files.intervals))
-        current = content["predictions_sha256"] == digest and content.get("rules") == RULES
+        content = parse_json(read_plain_text(path))
+        current = content["predictions_sha256"] == digest
+        current = current and all(content.get(name) == value for name, value in wanted.items())
         return content if current and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -131,11 +138,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
 
 def _about(run: StoredRun, units: SamplingUnits) -> dict[str, Any]:
     return {
-        "task_name": run.task,
-        "setting": run.setting,
-        "dataset": run.identity.dataset,
-        "encoder": run.identity.encoder,
-        "preset": run.identity.preset,
+        **named(run),
         "method": METHOD,
         "rules": RULES,
         "confidence_level": 0.95,
@@ -183,15 +186,6 @@ def predictions_digest(files: TaskFiles) -> str:
     return digest.hexdigest()
 
 
-def existing_bootstrap(files: TaskFiles, digest: str) -> dict[str, Any] | None:
-    """The stored bootstrap intervals, unless they are broken or of other predictions than the digest."""
-    try:
-        content = parse_json(read_plain_text(files.bootstrap))
-        return content if content["predictions_sha256"] == digest and content["metrics"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def write_all_intervals(
     runs: list[StoredRun], n_bootstrap: int | None, *, summary_in: Path | None = None
 ) -> None:
@@ -223,26 +217,17 @@ def bootstrap_runs(
         digest = predictions_digest(files)
         try:
             write_default_intervals(run, force=force)
+            existing = None if force else _current(files.bootstrap, digest)
+            content = existing or run_intervals(run, settings)
         except HistobenchError as error:
-            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
+            where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
+            yield StoredIntervals(run, files.bootstrap, None, failure=f"{where}{error}")
             continue
-        existing = None if force else existing_bootstrap(files, digest)
-        if existing is not None:
-            yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
-            continue
-        try:
-            content = run_intervals(run, settings)
-        except HistobenchError as error:
-            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
-            continue
-        content["predictions_sha256"] = digest
-        write_json(files.bootstrap, content)
-        yield StoredIntervals(run, files.bootstrap, content)
-
-
-def _at(run: StoredRun, error: HistobenchError) -> str:
-    where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
-    return f"{where}{error}"
+        if existing is None:
+            content["predictions_sha256"] = digest
+            write_json(files.bootstrap, content)
+        skipped = None if existing is None else _why_skipped(existing, settings)
+        yield StoredIntervals(run, files.bootstrap, content, skipped)
 
 
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +15,7 @@ from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet, check_pair, fingerprint_of
 from histobench.roi.results.layout import SPLITS
+from histobench.roi.results.writer import csv_text
 
 #: Which fold every image is in, one column per repeat.
 ASSIGNMENT = "folds.csv"
@@ -79,11 +78,7 @@ def assignment(pool: FeatureSet, splits: list[Split]) -> str:
     for split in splits:
         for row in split.test:
             rows[row][2 + split.repeat] = split.fold
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))])
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))], rows)
 
 
 def _digest(pool: FeatureSet, split: Split) -> str:
