@@ -133,15 +133,8 @@ def _without_bounds(replicates: Floats, level: float, method: str) -> Interval:
 
 
 def _fallback(replicates: Floats, level: float, why: str) -> Interval:
-    interval = percentile_interval(replicates, level=level)
-    return Interval(
-        interval.low,
-        interval.high,
-        level,
-        "percentile",
-        interval.n_valid,
-        f"percentile instead of BCa: {why}",
-    )
+    reason = f"percentile instead of BCa: {why}"
+    return replace(percentile_interval(replicates, level=level), reason=reason)
 
 
 # Intervals of a proportion, and of a mean of independent proportions (classes, each with its own size).

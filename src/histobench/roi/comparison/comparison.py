@@ -117,6 +117,12 @@ class DatasetTable:
         """Whether intervals that hold for all pairs together (max-t) decide; else p-values after Holm do."""
         return self.test == "jackknife"
 
+    def deciding(self, pair: Pair) -> tuple[Interval, float]:
+        """The interval and the p-value that a pair of the table is shown with."""
+        if self.decides_together:
+            return pair.simultaneous, pair.p_simultaneous
+        return pair.interval, pair.p_adjusted
+
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
         return self._by_names.get((first, second))

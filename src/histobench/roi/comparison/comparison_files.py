@@ -234,11 +234,9 @@ def encoders_csv(comparison: Comparison) -> str:
                     pair.simultaneous.high,
                     pair.p_simultaneous,
                 ]
-            row += [None] * (len(header) - 3 - len(row))
-            standings = table.standings
-            if standings is not None and entry.name in standings.ranks:
-                row += [*standings.ranks[entry.name], entry.name in standings.best.listed()]
-            rows.append(row + [None] * (len(header) - len(row)))
+            standing = _standing(table, entry.name).values()
+            row += [None] * (len(header) - len(standing) - len(row))
+            rows.append([*row, *standing])
     return _csv(header, rows)
 
 

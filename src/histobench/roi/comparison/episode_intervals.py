@@ -230,14 +230,13 @@ def crossed_entries(
             "reason": interval.reason,
         }
     for metric in sorted(CALIBRATION_METRICS & set(reported)):
-        entries[metric] = {
-            "value": reported[metric],
-            "ci_lower": None,
-            "ci_upper": None,
-            "n_valid": 0,
-            "reason": NO_CALIBRATION_INTERVAL,
-        }
+        entries[metric] = missing_entry(reported[metric], NO_CALIBRATION_INTERVAL)
     return entries
+
+
+def missing_entry(value: float | None, reason: str) -> dict[str, Any]:
+    """A value without an interval, as files say it."""
+    return {"value": value, "ci_lower": None, "ci_upper": None, "n_valid": 0, "reason": reason}
 
 
 # Runs that report means over episodes or runs, compared by what they report.

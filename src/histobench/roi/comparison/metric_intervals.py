@@ -161,8 +161,9 @@ def metric_intervals(
     ]
     if grouped and facts.kind == "loss":
         mistakes = confusions.sum(axis=(1, 2)) - np.trace(confusions, axis1=1, axis2=2)
+        needed = f"(over groups, the interval of a loss needs {FEWEST_MISTAKES})"
         return [
-            interval if count >= FEWEST_MISTAKES else _none(level, _few_mistakes(int(count)))
+            interval if count >= FEWEST_MISTAKES else _none(level, f"too few mistakes: {count} {needed}")
             for interval, count in zip(found, mistakes, strict=True)
         ]
     return found
@@ -408,10 +409,6 @@ def _undefined(label: int | None, units: SamplingUnits, value: float) -> str:
     if units.units_of_class[rarest] == 1:
         return f"class {units.name(rarest)} occurs in one of the {units.word} only"
     return f"undefined when one of the {units.word} is left out"
-
-
-def _few_mistakes(count: int) -> str:
-    return f"too few mistakes: {count} (over groups, the interval of a loss needs {FEWEST_MISTAKES})"
 
 
 def _none(level: float, reason: str) -> Interval:

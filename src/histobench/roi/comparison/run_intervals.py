@@ -14,6 +14,7 @@ from histobench.roi.comparison.episode_intervals import (
     NO_FILE,
     NOT_KEPT,
     crossed_entries,
+    missing_entry,
     resampled_with,
 )
 from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
@@ -134,9 +135,9 @@ def intervals_of(
     for name, values in resampled.items():
         value = float(observed[name][0])
         if not np.isfinite(value):
-            found[name] = _missing(None, "undefined on the test set")
+            found[name] = missing_entry(None, "undefined on the test set")
         elif design.n_units < 2:
-            found[name] = _missing(value, "a single group or image cannot be drawn again")
+            found[name] = missing_entry(value, "a single group or image cannot be drawn again")
         elif settings.method == "bca":
             found[name] = _entry(value, values, bca_interval(values, value, left_out[name], strata=strata))
         else:
@@ -185,17 +186,15 @@ def _entry(value: float, values: Floats, interval: Interval) -> dict[str, Any]:
     }
 
 
-def _missing(value: float | None, reason: str) -> dict[str, Any]:
-    return {"value": value, "ci_lower": None, "ci_upper": None, "n_valid": 0, "reason": reason}
-
-
 def _for_reported(
     found: dict[str, dict[str, Any]], reported: Mapping[str, float | None], reasons: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """The intervals in the run's own order, with its reasons; a metric that cannot be resampled says so."""
     table: dict[str, dict[str, Any]] = {}
     for name, value in reported.items():
-        entry = dict(found.get(name) or _missing(value, "not a metric of the stored class probabilities"))
+        entry = dict(
+            found.get(name) or missing_entry(value, "not a metric of the stored class probabilities")
+        )
         if entry["value"] is None:
             entry["reason"] = reasons.get(name) or entry["reason"]
         elif value is not None and abs(entry["value"] - value) > 1e-6:

@@ -125,27 +125,6 @@ def _with_interval(pair: Similarity, values: Floats, number: int) -> Similarity:
 # Debiased linear CKA (Kornblith et al. 2019) with the unbiased HSIC of Song et al. 2012
 
 
-def debiased_cka(first: ArrayLike, second: ArrayLike) -> float:
-    """Linear CKA of features [n, p] and [n, q] with the unbiased estimator of HSIC.
-
-    >>> draw = np.random.default_rng(0)
-    >>> x = draw.normal(size=(50, 4))
-    >>> turn = np.linalg.qr(draw.normal(size=(4, 4)))[0]
-    >>> round(debiased_cka(x, 3 * x @ turn + 1), 6)
-    1.0
-    """
-    one, two = (torch.as_tensor(np.asarray(values)) for values in (first, second))
-    blocks = np.zeros(len(one), dtype=np.int64)
-    terms = [cka_terms(*pair, blocks)[0] for pair in ((one, two), (one, one), (two, two))]
-    return float(terms[0] / math.sqrt(terms[1] * terms[2]))
-
-
-def cka_terms(first: Tensor, second: Tensor, blocks: NDArray[np.int64]) -> Floats:
-    """Unbiased HSIC of all images, then without each block: [1 + blocks]."""
-    exact = max(first.numel(), second.numel()) <= DOUBLE
-    return _hsic_terms(_Rows(first, blocks, exact=exact), _Rows(second, blocks, exact=exact))
-
-
 class _Rows:
     """What every product with the features of one encoder needs, computed once: rows sorted by block."""
 
@@ -169,15 +148,15 @@ class _Rows:
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
 
-def _hsic_terms(a: _Rows, b: _Rows, room: _Room | None = None) -> Floats:
-    """The terms of a pair.
+def _hsic_terms(a: _Rows, b: _Rows, room: _Room) -> Floats:
+    """Unbiased HSIC of all images, then without each block: [1 + blocks].
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
     (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three
     terms follow from X'Y and sums over rows. Without a block, C = X'Y loses the block's own product P, and
     |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
     """
-    cross, dots, norms = _products(a, b, room or _Room())
+    cross, dots, norms = _products(a, b, room)
     both = a.square * b.square
     y_u, x_v = ((rows.x.T @ u.to(rows.kind)).double() for rows, u in ((b, a.u), (a, b.u)))
     trace = (cross**2).sum() - both.sum()

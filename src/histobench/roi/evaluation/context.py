@@ -403,10 +403,6 @@ class TaskResult:
             notes=notes,
         )
 
-    def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:
-        """The same result with more metrics."""
-        return replace(self, scores={**self.scores, **scores})
-
 
 def _mean(values: NDArray[np.float64]) -> Score:
     defined = values[np.isfinite(values)]

@@ -136,15 +136,13 @@ def _score(value: float, reason: str) -> Score:
     return Score(None, reason) if np.isnan(value) else Score(float(value))
 
 
+@dataclass(frozen=True)
 class _Reasons:
     """Words for what is missing."""
 
-    def __init__(
-        self, classes: Sequence[str], support: NDArray[np.int64], uncovered: NDArray[np.bool_]
-    ) -> None:
-        self.classes = classes
-        self.support = support
-        self.uncovered = uncovered
+    classes: Sequence[str]
+    support: NDArray[np.int64]
+    uncovered: NDArray[np.bool_]
 
     def _names(self, chosen: NDArray[np.bool_]) -> str:
         names = [name for name, flag in zip(self.classes, chosen, strict=True) if flag]

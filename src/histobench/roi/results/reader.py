@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,8 @@ def read_run(path: Path) -> StoredRun:
         return StoredRun(
             path=path,
             identity=RunIdentity(
-                dataset=text("dataset"),
-                encoder=text("encoder"),
-                preset=text("preset"),
+                **{each.name: text(each.name) for each in fields(RunIdentity) if each.name != "seed"},
                 seed=int(info.get("seed") or 0),
-                fingerprint=text("fingerprint"),
-                description=text("description"),
-                size=text("size"),
             ),
             task=str(content["task_name"]),
             setting=text("setting"),
