@@ -6,10 +6,6 @@ model may be looked up because it came first. A rank interval counts who is sign
 significantly worse (Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024), and all of them hold
 together as well.
 
-    pairs = simultaneous_pairs(found)          found: LeaveOneOut of one metric of m models on the same units
-    pairs.low, pairs.high [m, m]               row minus column
-    rank_intervals(pairs.better)               [m, 2]
-
 How the largest t is distributed: under a known covariance by drawing from the normal distribution of the
 values, which says how many *independent* comparisons the pairs are worth. With few units each pair's own
 standard error is uncertain, pairs help each other less and correlations are known badly; so the covariance

@@ -112,9 +112,8 @@ def compare_splits(
     alpha: float = 0.05,
 ) -> list[SplitTable]:
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
-    metric = settings_for(runs, CompareSettings(metric)).metric if runs else metric
-    if not 0 < alpha < 1:
-        raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
+    settings = CompareSettings(metric, alpha)
+    metric = settings_for(runs, settings).metric if runs else metric
     tables = []
     for dataset, members in by_dataset(runs).items():
         schemes = dict.fromkeys(str(run.info["split"]["scheme"]) for run in members)
@@ -128,7 +127,7 @@ def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, al
     named = _by_encoder(runs)
     keys = _shared(dataset, named)
     values = np.array(
-        [[_number(named[name][key].metrics.get(metric)) for key in keys] for name in named], dtype=np.float64
+        [[named[name][key].metrics.get(metric) for key in keys] for name in named], dtype=np.float64
     )  # [m, J]
     defined: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=0))
     notes = _notes(named, keys, defined, scheme)
@@ -204,7 +203,8 @@ def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Seque
             f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
             "overlapping training sets assumes larger training sets; use more folds"
         )
-    groups = {group for run in runs for group in _groups_of(run) or () if group}
+    told = [run.predictions if run.target == CLASS else run.target_predictions for run in runs]
+    groups = {group for predictions in told for group in predictions.groups or () if group}
     if groups and len(groups) < FEWEST_GROUPS:
         notes.append(
             f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
@@ -257,10 +257,6 @@ def _pairs(
         SplitPair(first, second, mean, p_value, float(corrected), bool(corrected <= alpha), wins)
         for (first, second, mean, p_value, wins), corrected in zip(found, adjusted, strict=True)
     )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 # Comparisons over splits as text, CSV, Markdown and JSON.
@@ -323,9 +319,7 @@ def write_split_tables(tables: Sequence[SplitTable], folder: Path) -> list[Path]
 
 def as_plain(table: SplitTable) -> dict[str, Any]:
     """The table as plain JSON values; missing numbers are null."""
-    plain = _plain(asdict(table))
-    assert isinstance(plain, dict)
-    return plain
+    return dict(_plain(asdict(table)))
 
 
 def _csv(tables: Sequence[SplitTable]) -> str:
@@ -404,10 +398,6 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     )
     pooled.__dict__["predictions"] = predictions
     return pooled
-
-
-def _groups_of(run: StoredRun) -> tuple[str, ...] | None:
-    return (run.predictions if run.target == CLASS else run.target_predictions).groups
 
 
 def _padded(part: Predictions, width: int) -> np.ndarray:

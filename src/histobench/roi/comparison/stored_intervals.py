@@ -1,9 +1,4 @@
-"""Intervals of stored runs: `X_intervals.json`, which every table and page shows, and the older bootstrap.
-
-write_default_intervals(run)     writes `X_intervals.json` unless it is current
-shown_intervals(run)             what every surface shows: the file's content, or the same computed now
-bootstrap_runs(runs, settings)   `X_bootstrap_ci.json`, for `histobench bootstrap` and script 02
-"""
+"""Intervals of stored runs: `X_intervals.json`, which every table and page shows, and the older bootstrap."""
 
 from __future__ import annotations
 

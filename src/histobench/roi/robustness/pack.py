@@ -5,8 +5,8 @@ What cannot be measured on a set says why; the rest is measured all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.clustering import clustering_score, crossed_pairs
-from histobench.roi.robustness.confounding import Schedule, apd, confounding_schedule, nipd
+from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
     Evidence,
@@ -166,10 +166,11 @@ class PackWork:
         """Keep a measure with its interval."""
         self.measures[name] = measured(value, without, self.units, within=within)
 
-    def attempt(self, names: tuple[str, ...], measured: Callable[[], None]) -> None:
+    @contextmanager
+    def attempt(self, *names: str) -> Iterator[None]:
         """Do a part; what stands in its way becomes the reason of its measures."""
         try:
-            measured()
+            yield
         except HistobenchError as error:
             for name in names:
                 self.measures.setdefault(name, Measure(None, reason=str(error)))
@@ -191,7 +192,7 @@ class PackWork:
             units=self.units.of_image,
         )
 
-        def chosen() -> None:
+        with self.attempt("robustness_index", "margin_aware_index"):
             best, scores = choose_k(near, t.labels, candidates)
             self.details["k"] = best
             self.details["vote_balanced_accuracy_by_k"] = {str(size): score for size, score in scores.items()}
@@ -210,20 +211,16 @@ class PackWork:
             self.details["tau"] = found.tau
             self._evidence("margin_aware_index", near, found, again, lambda size: weighted(k=size).value)
 
-        self.attempt(("robustness_index", "margin_aware_index"), chosen)
-
-        def margins() -> None:
-            found = cross_site_margin(near)
-            self.details["margin_neighbours"] = found.m
+        with self.attempt("croma_median", "croma_worst_tenth", "croma_share_below"):
+            margins = cross_site_margin(near)
+            self.details["margin_neighbours"] = margins.m
             self.details["worst_images"] = worst_relatives(
-                self.features, t.labels, t.sites, t.groups, found.values
+                self.features, t.labels, t.sites, t.groups, margins.values
             )
-            left = margins_without(near, found, self.units.of_image)
-            self.add("croma_median", found.median, left["median"], within="contrast")
-            self.add("croma_worst_tenth", found.tail_mean, left["tail"], within="contrast")
-            self.add("croma_share_below", found.share_below, left["below"])
-
-        self.attempt(("croma_median", "croma_worst_tenth", "croma_share_below"), margins)
+            left = margins_without(near, margins, self.units.of_image)
+            self.add("croma_median", margins.median, left["median"], within="contrast")
+            self.add("croma_worst_tenth", margins.tail_mean, left["tail"], within="contrast")
+            self.add("croma_share_below", margins.share_below, left["below"])
 
     def _evidence(
         self,
@@ -323,19 +320,15 @@ class PackWork:
     def probe(self) -> None:
         """How well the site can be read from the features."""
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("site_probe_auroc"):
             found = site_probe(self.features, t.sites, t.groups)
             self.details["site_probe"] = {"per_fold": found.per_fold, "skipped_folds": found.skipped_folds}
             self.add("site_probe_auroc", found.auroc, site_probe_without(found, t.sites, self.units))
 
-        self.attempt(("site_probe_auroc",), measured)
-
     def new_site(self, name: str, protocol: FitWithout, fit_sites: FitSites | None = None) -> None:
         """Balanced accuracy at a site that was not trained on: mean over the sites, and the worst."""
         t, units = self.tissue, self.refit_units
-
-        def found_out() -> None:
+        with self.attempt(f"new_site_{name}_mean", f"new_site_{name}_worst"):
             refit = len(t.site_names) <= _MOST_REFITTED_SITES
             data = (self.features, t.labels, t.sites, t.groups, units.of_image)
             found = leave_one_site_out(*data, protocol, refit=refit, fit_sites=fit_sites)
@@ -351,25 +344,19 @@ class PackWork:
             left_out = [t.site_names[s] for s in np.unique(t.sites) if int(s) not in found.per_site]
             self.details.setdefault("new_site", {})[name] = {"per_site": per_site, "left_out": left_out}
 
-        self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), found_out)
-
     def clusters(self) -> None:
         """Whether clusters follow class or site."""
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("clustering_score"):
             found = clustering_score(self.features, t.labels, t.sites)
             left = clustering_without(found, t.labels, t.sites, self.units)
             self.add("clustering_score", found.value, left, within="contrast")
             self.details["clustering_combinations"] = len(found.per_combination)
 
-        self.attempt(("clustering_score",), measured)
-
     def schedule(self) -> None:
         """APD and nIPD of the label-site schedule."""
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("apd", "nipd"):
             found = confounding_schedule(self.features, t.labels, t.sites, t.groups)
             self.details["schedule"] = {
                 "classes": [t.classes[label] for label in found.labels],
@@ -379,15 +366,11 @@ class PackWork:
                 "balanced_accuracy": found.accuracies.mean(axis=1).tolist(),
                 "sd_over_repeats": found.accuracies.std(axis=1).tolist(),
             }
-            self.attempt(("apd",), lambda: drop("apd", found, apd))
             area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-            self.attempt(("nipd",), lambda: drop("nipd", found, area))
-
-        def drop(name: str, found: Schedule, value: Callable[[Floats], float]) -> None:
-            left = schedule_without(found, t.labels, t.sites, self.units, value)
-            self.add(name, value(found.accuracies), left, within="ratio")
-
-        self.attempt(("apd", "nipd"), measured)
+            for name, value in {"apd": apd, "nipd": area}.items():
+                with self.attempt(name):
+                    left = schedule_without(found, t.labels, t.sites, self.units, value)
+                    self.add(name, value(found.accuracies), left, within="ratio")
 
 
 def possible_neighbours(
