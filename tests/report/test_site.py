@@ -18,8 +18,7 @@ from histobench.core.errors import HistobenchError
 from histobench.report.payload import unpacked
 from histobench.report.run_payload import decode
 from histobench.report.site import build_site
-from histobench.roi.comparison.run_intervals import BootstrapSettings
-from histobench.roi.comparison.stored_intervals import bootstrap_runs
+from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.results.reader import load_runs
 
 DataOf = Callable[[Path, str], Any]

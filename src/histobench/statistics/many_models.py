@@ -359,8 +359,10 @@ def friedman(scores: ArrayLike) -> Friedman:
     statistic = float((n_models - 1) * (deviation**2).sum() / spread)
     p_value = float(stats.chi2.sf(statistic, n_models - 1))
     rest = n_datasets * (n_models - 1) - statistic
-    if rest <= 1e-9:  # all datasets agree on the order: F has no value, the chance of that is counted
-        return Friedman(statistic, p_value, float("inf"), _chance_of_agreement(n_models, n_datasets))
+    if rest <= 1e-9:
+        # All datasets have the order of the first: F has no value, the chance of that is 1 / (m!)^(n - 1).
+        chance = math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
+        return Friedman(statistic, p_value, float("inf"), chance)
     f_statistic = (n_datasets - 1) * statistic / rest
     f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
     return Friedman(statistic, p_value, f_statistic, f_p_value)
@@ -433,11 +435,6 @@ def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
         else:
             columns.pop(int(np.flatnonzero(gaps_of_column == gaps_of_column.max())[-1]))
     return (rows, columns) if rows and columns else ([], [])
-
-
-def _chance_of_agreement(n_models: int, n_datasets: int) -> float:
-    """That all datasets have the order of the first: 1 / (m!)^(n - 1)."""
-    return math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
 
 
 @lru_cache(maxsize=256)

@@ -367,7 +367,8 @@ class PackWork:
                 "sd_over_repeats": found.accuracies.std(axis=1).tolist(),
             }
             area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-            for name, value in {"apd": apd, "nipd": area}.items():
+            drops: dict[str, Callable[[Floats], float]] = {"apd": apd, "nipd": area}
+            for name, value in drops.items():
                 with self.attempt(name):
                     left = schedule_without(found, t.labels, t.sites, self.units, value)
                     self.add(name, value(found.accuracies), left, within="ratio")

@@ -49,7 +49,7 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
     classes = int(sites.max()) + 1
     if classes < 2:
         raise HistobenchError("there is only one site; the site probe needs two")
-    folds = min(_FOLDS, _fewest_groups(sites, groups))
+    folds = min(_FOLDS, *(len(np.unique(groups[sites == site])) for site in np.unique(sites)))
     if folds < 2:
         raise HistobenchError(
             "a site has one group only; the site probe needs two groups (patients) at each site"
@@ -70,10 +70,6 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
             "no fold has every site on both sides; the site probe needs more groups at each site"
         )
     return SiteProbe(tuple(areas), folds - len(areas), scores, tested_in)
-
-
-def _fewest_groups(sites: Ints, groups: Ints) -> int:
-    return min(len(np.unique(groups[sites == site])) for site in np.unique(sites))
 
 
 def _classifier() -> Any:
