@@ -145,7 +145,7 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
     measured = np.diag(covariance)
     apart = measured[:, None] + measured[None, :] - 2 * covariance > 1e-9 * residual
     inverse = np.divide(1.0, error, out=np.zeros_like(error), where=apart & (error > 0))
-    drawn = normal_draws(blended, DRAWS, seed=0).astype(np.float32)
+    drawn = normal_draws(blended, DRAWS).astype(np.float32)
     inverse32 = inverse.astype(np.float32)
     largest = np.zeros(DRAWS, dtype=np.float32)
     for k in range(m - 1):
@@ -166,18 +166,18 @@ def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats
     return (1 - weight) * covariance + weight * equal, float(own)
 
 
-def normal_draws(covariance: Floats, n: int, *, seed: int) -> Floats:
+def normal_draws(covariance: Floats, n: int) -> Floats:
     """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn: Floats = root @ _standard_normal(len(covariance), n, seed)
+    drawn: Floats = root @ _standard_normal(len(covariance), n)
     return drawn
 
 
 @lru_cache(maxsize=8)
-def _standard_normal(m: int, n: int, seed: int) -> Floats:
+def _standard_normal(m: int, n: int) -> Floats:
     """The same draws serve every table of m models."""
-    drawn: Floats = np.random.default_rng(seed).standard_normal((m, n))
+    drawn: Floats = np.random.default_rng(0).standard_normal((m, n))
     drawn.flags.writeable = False
     return drawn
 
@@ -245,7 +245,6 @@ def winner_value(
     *,
     level: float = 0.95,
     lower_is_better: bool = False,
-    seed: int = 0,
     picked: str | None = None,
     ordinary: tuple[float, float] | None = None,
 ) -> WinnerValue:
@@ -267,7 +266,7 @@ def winner_value(
         return WinnerValue(name, measured, measured, nothing)
     m = len(values)
     blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
-    noise = normal_draws(blended, REPETITIONS, seed=seed)
+    noise = normal_draws(blended, REPETITIONS)
     spread, highest = np.sqrt(np.diag(blended)), noise.max(axis=1)
     _, error = pair_errors(found)
     # Who wins by luck often also shows too little spread; those close to it know better.
@@ -289,7 +288,7 @@ def winner_value(
         won = able[wins]
         return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[won]) / spread[won])
 
-    tails = np.random.default_rng([seed, 1]).chisquare(found.freedom, REPETITIONS)
+    tails = np.random.default_rng([0, 1]).chisquare(found.freedom, REPETITIONS)
     inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)
     reach = t_quantile(found.freedom, level)
     half = reach * own

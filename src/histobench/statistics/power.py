@@ -101,8 +101,14 @@ def _smallest_exact(power_at: Callable[[int], float], wanted: float) -> int:
     high = 2
     while high < _LARGEST and power_at(high) < wanted:
         high *= 2
-    low = high // 2
-    while high - low > 1:
+    return _between(high // 2, high, power_at, wanted)
+
+
+def _between(
+    low: int, high: int, power_at: Callable[[int], float], wanted: float, *, parts: float = math.inf
+) -> int:
+    """The smallest size up to `high` whose power reaches `wanted`, to one part in `parts` of it."""
+    while high - low > max(1, high // parts):
         middle = (low + high) // 2
         if power_at(middle) >= wanted:
             high = middle
@@ -379,13 +385,7 @@ def _smallest_simulated(power_at: Callable[[int], float], wanted: float, guess: 
         low, high = high, math.ceil(high * 1.5)
     while low > 2 and power_at(low) >= wanted:
         low, high = max(2, low // 2), low
-    while high - low > max(1, high // 50):
-        middle = (low + high) // 2
-        if power_at(middle) >= wanted:
-            high = middle
-        else:
-            low = middle
-    return high
+    return _between(low, high, power_at, wanted, parts=50)
 
 
 def _difference(first: Metric, second: Metric, counts: NDArray[np.int32]) -> Floats:
