@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import episode_tables
-from histobench.roi.comparison.left_out_table import left_out_table
+from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
 from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pairs import TESTS, Pairs, PairTests, area_test, chosen_test, label_test
@@ -26,7 +26,6 @@ from histobench.roi.comparison.table_statistics import (
     statistics_of_means,
     target_statistics,
 )
-from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun

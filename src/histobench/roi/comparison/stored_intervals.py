@@ -22,6 +22,7 @@ from histobench.roi.comparison.episode_intervals import (
     missing_entry,
     resampled_with,
 )
+from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
 from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
 from histobench.roi.comparison.sampling_units import (
@@ -31,7 +32,6 @@ from histobench.roi.comparison.sampling_units import (
     design_of,
     scored,
 )
-from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS

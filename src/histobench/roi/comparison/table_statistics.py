@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import EpisodeTable, crossed_intervals, episode_tables
-from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
+from histobench.roi.comparison.left_out_table import TargetTable, intervals_of_table, left_out_table
 from histobench.roi.comparison.metric_intervals import METHOD, pair_floor, range_of, scale_of, why_no_interval
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
-from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
