@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.metrics.classification import Score, evaluate
+from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
 from histobench.roi.results.layout import RunIdentity
@@ -162,7 +162,7 @@ def _metrics_of(kept: EpisodePredictions) -> dict[str, Floats]:
     c = kept.classes.shape[1]
     cells = np.arange(len(kept)) * c * c + kept.labels[:, None] * c + kept.votes
     tables = np.bincount(cells.ravel(), minlength=len(kept) * c * c).reshape(-1, c, c)
-    return label_metrics_of_confusions(tables.astype(np.float64))
+    return label_metrics_of(tables.astype(np.float64))
 
 
 def write_features(out: Path, data: SimulatedSet, *, encoder: str, skill: float, dim: int = 32) -> Path:

@@ -18,7 +18,7 @@ import sys
 import numpy as np
 from scipy import special
 
-from histobench.statistics.jackknife import LeaveOneOut, leave_one_out_of_totals
+from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.power import Pilot, effective_number, planned_units, t_power, units_for_error
 
 DELTA, WANTED = 0.05, 0.8
@@ -33,13 +33,13 @@ def main() -> int:
     args = parser.parse_args()
     generator = np.random.default_rng(1)
     many = 20_000
-    unit = float(_study(many, generator)[0].variance()[0] * many) ** 0.5  # noise that one patient brings
+    unit = float(_study(many, generator)[0].variance[0] * many) ** 0.5  # noise that one patient brings
     print("| pilot | normal formula | t, noise as exact | assurance | sizes (middle) |\n" + "|---" * 5 + "|")
     for patients in (8, 12, 30):
         powers, sizes = [], []
         for _ in range(args.pilots):
             found, freedom = _study(patients, generator)
-            pilot = Pilot(float(found.variance()[0]) ** 0.5, patients, freedom)
+            pilot = Pilot(float(found.variance[0]) ** 0.5, patients, freedom)
             plan = planned_units(pilot, DELTA, power=WANTED)
             normal = units_for_error(pilot.standard_error, patients, DELTA, power=WANTED)
             planned = (normal, plan.at_pilot, plan.assured)
@@ -64,7 +64,8 @@ def _study(patients: int, generator: np.random.Generator) -> tuple[LeaveOneOut, 
     right = generator.random(logits.shape) < special.expit(logits)
     parts = np.zeros((patients, 2))
     np.add.at(parts, unit_of, np.column_stack([right[:, 0].astype(float) - right[:, 1], np.ones(len(right))]))
-    found = leave_one_out_of_totals(lambda sums: sums[:, :1] / sums[:, 1:], parts, names=["difference"])
+    total, left = parts.sum(axis=0), parts.sum(axis=0) - parts
+    found = LeaveOneOut.unstratified(("difference",), total[:1] / total[1:], left[:, :1] / left[:, 1:])
     return found, effective_number(sizes) - 1
 
 

@@ -33,12 +33,12 @@ from scipy import special
 
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import (
-    label_metrics_of_confusions,
     one_metric,
     over_all_classes,
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
+from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval, percentile_interval
@@ -158,7 +158,7 @@ def truths(shares: tuple[float, ...], skills: tuple[float, ...]) -> dict[str, Fl
     found: dict[str, list[float]] = {metric: [] for metric in METRICS}
     for accuracy, skill in zip(right, skills, strict=True):
         confusion = share[:, None] * np.where(np.eye(c) == 1, accuracy, (1 - accuracy) / (c - 1))
-        values = label_metrics_of_confusions(confusion[None], ["f1_score"])
+        values = label_metrics_of(confusion[None], ["f1_score"])
         found["accuracy"].append(float(accuracy))
         found["balanced_accuracy"].append(float(accuracy))
         found["f1_score"].append(float(values["f1_score"][0]))

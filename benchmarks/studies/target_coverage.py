@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.target_table import TargetTable
+from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
 

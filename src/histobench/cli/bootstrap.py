@@ -56,8 +56,7 @@ def bootstrap_command(args: argparse.Namespace) -> int:
         )
     from rich.progress import track
 
-    from histobench.roi.comparison.run_intervals import BootstrapSettings
-    from histobench.roi.comparison.stored_intervals import bootstrap_runs, write_summary
+    from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs
 
     folder = Path(args.results or args.results_dir)

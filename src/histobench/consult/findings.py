@@ -637,7 +637,7 @@ def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Int
     if basis.units < 2:
         return _without(f"{basis.units} groups have cases for it, 2 are needed")
     value = float(found.values[0])
-    still = comparison.difference and not (found.variance()[0] > _ROUNDING)
+    still = comparison.difference and not (found.variance[0] > _ROUNDING)
     if still:  # no group differs from another: what was not seen may still be
         unseen = most_unseen(basis.units, level=level)
         low, high = (value, value) if comparison.pieces else (value - unseen, value + unseen)
@@ -651,7 +651,7 @@ def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Int
         first, second = found.values[one], found.values[other]
         low = min(low, value - float(np.hypot(first - plus_low, minus_high - second)))
         high = max(high, value + float(np.hypot(plus_high - first, second - minus_low)))
-    if not np.isfinite([low, high, found.variance()[0]]).all():
+    if not np.isfinite([low, high, found.variance[0]]).all():
         return _without("it is undefined without one of the groups")
     if comparison.difference:
         low, high = max(low, -1.0), min(high, 1.0)

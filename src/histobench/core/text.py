@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import csv
 import html
+import io
 import re
 import threading
 from collections.abc import Iterable
@@ -129,3 +131,12 @@ def parse_python(text: str | bytes, mode: str = "exec") -> Any:
     """
     with _LOCK:
         return ast.parse(text, mode=mode)
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A CSV file as text, with the same line ends on every system."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

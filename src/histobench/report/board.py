@@ -12,7 +12,7 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import rounded
 from histobench.report.table import DEFAULT_METRIC, TableResult
-from histobench.roi.comparison.dataset_ranking import ranked_block
+from histobench.roi.comparison.comparison import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import SplitEntry, SplitTable, compare_splits

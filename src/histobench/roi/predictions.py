@@ -31,6 +31,12 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def n_columns(self) -> int:
+        """How many classes there are, by the class map, the probabilities or the labels."""
+        seen = max(int(self.labels.max(initial=-1)), int(self.predicted.max(initial=-1))) + 1
+        return max(len(self.classes), self.probabilities.shape[1], seen)
+
 
 @dataclass(frozen=True)
 class TargetPredictions:

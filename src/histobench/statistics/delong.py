@@ -1,4 +1,4 @@
-"""DeLong's variance of the AUROC and the paired test, also for the macro one-vs-rest AUROC.
+"""DeLong's paired test of the AUROC, also for the macro one-vs-rest AUROC.
 
 With two classes this is DeLong, DeLong and Clarke-Pearson (1988). With more classes the macro AUROC is
 a mean of one-vs-rest AUROCs, and one sample enters all of them: as a positive of its own class and as a
@@ -20,27 +20,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
-from histobench.statistics.jackknife import t_quantile
+from histobench.statistics.jackknife import t_p_value, t_quantile
 
 Floats = NDArray[np.float64]
 #: Scores that are ranked at a time.
 _NUMBERS_AT_ONCE = 2**20
-
-
-@dataclass(frozen=True)
-class Auroc:
-    """An AUROC with its variance."""
-
-    value: float
-    variance: float
-    freedom: float = math.inf  # degrees of freedom of the variance
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Normal interval (Student's for clusters), cut at 0 and 1."""
-        half = t_quantile(self.freedom, level) * self.variance**0.5
-        return max(0.0, self.value - half), min(1.0, self.value + half)
 
 
 @dataclass(frozen=True)
@@ -65,17 +50,6 @@ class DeLongTest:
         return self.difference - half, self.difference + half
 
 
-def delong_auroc(scores: ArrayLike, labels: ArrayLike, *, clusters: Sequence[object] | None = None) -> Auroc:
-    """AUROC and variance; `scores` are [n] for label 1 against 0, or [n, c] with labels 0..c-1.
-
-    >>> delong_auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).value
-    0.75
-    """
-    samples = _Samples.of(labels, clusters)
-    value, shares = _placements(scores, samples.labels)
-    return Auroc(value, samples.variance(shares), samples.freedom)
-
-
 def delong_test(
     first: ArrayLike, second: ArrayLike, labels: ArrayLike, *, clusters: Sequence[object] | None = None
 ) -> DeLongTest:
@@ -83,7 +57,14 @@ def delong_test(
     if np.shape(first) != np.shape(second):
         raise ValueError(f"both models need the same samples: {np.shape(first)} and {np.shape(second)}")
     samples = _Samples.of(labels, clusters)
-    return _paired(_placements(first, samples.labels), _placements(second, samples.labels), samples)
+    (value_a, shares_a), (value_b, shares_b) = (_placements(one, samples.labels) for one in (first, second))
+    variance = samples.variance(shares_a - shares_b)
+    difference = value_a - value_b
+    if variance <= 1e-24:  # the same ranking of the samples, up to rounding
+        z = 0.0 if abs(difference) < 1e-12 else float(np.copysign(np.inf, difference))
+    else:
+        z = difference / variance**0.5
+    return DeLongTest(value_a, value_b, variance, z, float(t_p_value(z, samples.freedom)), samples.freedom)
 
 
 @dataclass(frozen=True)
@@ -116,24 +97,8 @@ class _Samples:
         return float((np.bincount(self.class_of, centred**2) * sizes / (sizes - 1)).sum())
 
 
-def _below(z: float, freedom: float) -> float:
-    return float(special.ndtr(z) if math.isinf(freedom) else special.stdtr(freedom, z))
-
-
 def _codes(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
-
-
-def _paired(first: tuple[float, Floats], second: tuple[float, Floats], samples: _Samples) -> DeLongTest:
-    (value_a, shares_a), (value_b, shares_b) = first, second
-    variance = samples.variance(shares_a - shares_b)
-    difference = value_a - value_b
-    if variance <= 1e-24:  # the same ranking of the samples, up to rounding
-        z = 0.0 if abs(difference) < 1e-12 else float(np.copysign(np.inf, difference))
-    else:
-        z = difference / variance**0.5
-    p_value = float(2 * _below(-abs(z), samples.freedom))
-    return DeLongTest(value_a, value_b, variance, z, p_value, samples.freedom)
 
 
 def _placements(scores: ArrayLike, labels: NDArray[np.int64]) -> tuple[float, Floats]:

@@ -26,6 +26,15 @@ class Interval:
     n_valid: int = 0  # resamples on which the metric was defined
     reason: str | None = None
 
+    @classmethod
+    def of(
+        cls, low: float, high: float, *, level: float, method: str, n_valid: int = 0, why_none: str
+    ) -> Interval:
+        """With these bounds where both are finite, otherwise without and for the reason given."""
+        if np.isfinite([low, high]).all():
+            return cls(float(low), float(high), level, method, n_valid)
+        return cls(None, None, level, method, 0, why_none)
+
     def contains(self, value: float) -> bool:
         """Whether `value` lies inside, bounds included; an interval without bounds excludes nothing."""
         if self.low is None or self.high is None:
@@ -124,15 +133,8 @@ def _without_bounds(replicates: Floats, level: float, method: str) -> Interval:
 
 
 def _fallback(replicates: Floats, level: float, why: str) -> Interval:
-    interval = percentile_interval(replicates, level=level)
-    return Interval(
-        interval.low,
-        interval.high,
-        level,
-        "percentile",
-        interval.n_valid,
-        f"percentile instead of BCa: {why}",
-    )
+    reason = f"percentile instead of BCa: {why}"
+    return replace(percentile_interval(replicates, level=level), reason=reason)
 
 
 # Intervals of a proportion, and of a mean of independent proportions (classes, each with its own size).

@@ -1,23 +1,5 @@
 """The jackknife over units (patients, slides, images): variances, logit-t intervals, crossed designs.
 
-    leave_one_out(evaluate, design)          metrics as functions of counts [b, n], as for the bootstrap
-    leave_one_out_of_totals(metric, parts)   metrics of sums over units (confusion matrices, sums of losses)
-    LeaveOneOut(names, values, left_out, stratum_of, freedom)         where the values are known already
-
-A `LeaveOneOut` holds m columns (metrics of one model, or one metric of m models on the same units): `values`
-[m] on everything and `left_out` [u, m] with unit u left out. From it follow
-
-    .covariance() [m, m], .variance() [m]     sum over strata of (G - 1) / G times the squared deviations of
-                                              the left-out values from their mean within the stratum
-    .influences() [u, m]                      deviations scaled so that influences.T @ influences is the
-                                              covariance; influence of a linear combination of columns is the
-                                              same combination of influences
-    .freedom                                  degrees of freedom of the variances
-    .mapped(function)                         the same on another scale (logit, log, Fisher's z)
-    t_quantile(freedom, level), t_p_value(t, freedom)          Student's t; normal for infinite freedom
-    differences(found, level=...)             every pair of columns: difference, error, interval and p-value
-    pair_errors(found)                        the differences and standard errors [m, m] that these use
-
 Interval and p-value of a difference come from one quantity: the interval at `level` excludes 0 exactly when
 the p-value is below 1 - level. Leaving out a unit without which a column is undefined (the only patient of
 a class) gives NaN for that column's variance: no statement rather than a wrong one.
@@ -46,16 +28,25 @@ FEWEST_DEGREES = 2.0
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """m columns on all units [m], and with each unit left out [u, m]."""
+    """m columns (metrics of one model, or one metric of m models) on all units, and with each left out."""
 
     names: tuple[str, ...]
     values: Floats  # [m]
     left_out: Floats  # [u, m]
     stratum_of: Ints  # [u], strata as codes from 0 on
-    freedom: float
+    freedom: float  # degrees of freedom of the variances
+
+    @classmethod
+    def unstratified(
+        cls, names: tuple[str, ...], values: Floats, left_out: Floats, *, freedom: float | None = None
+    ) -> LeaveOneOut:
+        """Units of one stratum; unless given, the freedom is one less than there are units."""
+        strata = np.zeros(len(left_out), dtype=np.int64)
+        return cls(names, values, left_out, strata, len(left_out) - 1.0 if freedom is None else freedom)
 
     @cached_property
-    def _influences(self) -> Floats:
+    def influences(self) -> Floats:
+        """Scaled deviations [u, m] whose squares add up to the variances."""
         sizes = np.bincount(self.stratum_of)
         scaled = np.zeros_like(self.left_out)
         for stratum, size in enumerate(sizes):
@@ -68,23 +59,17 @@ class LeaveOneOut:
             scaled[members] = ((size - 1) / size) ** 0.5 * np.where(rounding, 0.0, apart)
         return scaled
 
-    def influences(self) -> Floats:
-        """Scaled deviations [u, m] whose squares add up to the variances."""
-        return self._influences
-
     @cached_property
-    def _covariance(self) -> Floats:
-        covariance: Floats = self._influences.T @ self._influences
+    def covariance(self) -> Floats:
+        """The jackknife covariance of the columns [m, m]; NaN where a left-out value is undefined."""
+        covariance: Floats = self.influences.T @ self.influences
         covariance.flags.writeable = False
         return covariance
 
-    def covariance(self) -> Floats:
-        """The jackknife covariance of the columns [m, m]; NaN where a left-out value is undefined."""
-        return self._covariance
-
+    @property
     def variance(self) -> Floats:
         """The jackknife variance of each column [m]."""
-        return np.einsum("um,um->m", self._influences, self._influences)
+        return np.einsum("um,um->m", self.influences, self.influences)
 
     def mapped(self, function: Callable[[Floats], Floats]) -> LeaveOneOut:
         """The same on another scale: `function` is applied to every value."""
@@ -105,7 +90,6 @@ class PairedDifferences:
     first: NDArray[np.intp]  # [pairs], places among the columns
     second: NDArray[np.intp]
     difference: Floats
-    standard_error: Floats
     low: Floats
     high: Floats
     p_value: Floats  # two-sided; NaN where the variance is undefined
@@ -117,7 +101,7 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
     >>> from histobench.statistics.resampling import sampling_design
     >>> x = np.array([1.0, 2.0, 6.0])
     >>> found = leave_one_out(lambda w: {"mean": w @ x / w.sum(axis=1)}, sampling_design(3))
-    >>> round(float(found.variance()[0]), 6) == round(float(x.var(ddof=1) / 3), 6)
+    >>> round(float(found.variance[0]), 6) == round(float(x.var(ddof=1) / 3), 6)
     True
     """
     observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
@@ -128,33 +112,6 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
         left_out=np.stack([left_out[name] for name in observed], axis=1),
         stratum_of=jackknife_strata(design, max_blocks=max_blocks),
         freedom=design.degrees_of_freedom,
-    )
-
-
-def leave_one_out_of_totals(
-    metric: Callable[[Floats], Floats],
-    parts: ArrayLike,
-    *,
-    names: Sequence[str],
-    stratum_of: ArrayLike | None = None,
-    freedom: float | None = None,
-) -> LeaveOneOut:
-    """Columns that follow from sums over units: `parts` [u, ...] of each unit, `metric` [b, ...] -> [b, m].
-
-    >>> right_of_all = [[3, 4], [1, 4], [2, 4]]
-    >>> found = leave_one_out_of_totals(lambda s: s[:, :1] / s[:, 1:], right_of_all, names=["rate"])
-    >>> found.values, found.left_out[:, 0]
-    (array([0.5]), array([0.375, 0.625, 0.5  ]))
-    """
-    each = np.asarray(parts, dtype=np.float64)
-    total = each.sum(axis=0, keepdims=True)
-    strata = np.zeros(len(each), dtype=np.int64) if stratum_of is None else np.asarray(stratum_of)
-    return LeaveOneOut(
-        names=tuple(names),
-        values=np.asarray(metric(total), dtype=np.float64)[0],
-        left_out=np.asarray(metric(total - each), dtype=np.float64),
-        stratum_of=strata,
-        freedom=len(each) - 1.0 if freedom is None else freedom,
     )
 
 
@@ -183,7 +140,7 @@ def pair_errors(
     * A difference that every unit shows alike has the p-value of the sign test, 2 / 2^units.
     """
     difference = found.values[:, None] - found.values[None, :]
-    covariance = found.covariance()
+    covariance = found.covariance
     spread = np.diag(covariance)
     together = spread[:, None] + spread[None, :]
     variance = np.maximum(together - 2 * covariance, 0.0)
@@ -204,27 +161,35 @@ def pair_errors(
     return difference, error
 
 
-def differences(
-    found: LeaveOneOut, *, level: float = 0.95, floor: Floats | None = None, span: float = np.inf
-) -> PairedDifferences:
-    """Every pair of columns by the untransformed jackknife-t; `pair_errors` says what holds without spread.
+def pair_statements(
+    difference: Floats, error: Floats, freedom: float, *, level: float, span: float = np.inf
+) -> tuple[Floats, Floats, Floats]:
+    """Lower and upper bounds and p-values [m, m] of each pair by itself, from `pair_errors`.
 
-    `floor` [m, m] is the least standard error of each pair; bounds lie within -span and span.
+    Bounds lie within -span and span; NaN without a standard error.
     """
-    first, second = np.triu_indices(len(found.values), 1)
-    difference, error = pair_errors(found, level=level, floor=floor)
-    difference, down, up = difference[first, second], error[first, second], error[second, first]
-    if not found.freedom >= FEWEST_DEGREES:
-        nothing = np.full_like(difference, np.nan)
-        return PairedDifferences(first, second, difference, nothing, nothing, nothing, nothing)
-    reach = t_quantile(found.freedom, level)
-    towards = np.where(difference > 0, down, up)
+    reach = t_quantile(freedom, level)
+    low, high = difference - reach * error, difference + reach * error.T
+    p_value = t_p_value(pair_t(difference, error), freedom)
+    return np.maximum(low, -span), np.minimum(high, span), p_value
+
+
+def pair_t(difference: Floats, error: Floats) -> Floats:
+    """Differences in standard errors of the bound on the side of 0; NaN without one."""
+    towards = np.where(difference > 0, error, error.T)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p_value = np.where(difference == 0, 1.0, t_p_value(difference / towards, found.freedom))
-    p_value = np.where(np.isfinite(towards), p_value, np.nan)
-    low = np.maximum(difference - reach * down, -span)
-    high = np.minimum(difference + reach * up, span)
-    return PairedDifferences(first, second, difference, towards, low, high, p_value)
+        t = np.where(difference == 0, 0.0, difference / towards)
+    return np.asarray(np.where(np.isnan(towards), np.nan, t))
+
+
+def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences:
+    """Every pair of columns by the untransformed jackknife-t (`pair_errors`: what holds without spread)."""
+    first, second = np.triu_indices(len(found.values), 1)
+    difference, error = pair_errors(found, level=level)
+    if not found.freedom >= FEWEST_DEGREES:
+        error = np.full_like(error, np.nan)
+    each = (difference, *pair_statements(difference, error, found.freedom, level=level))
+    return PairedDifferences(first, second, *(values[first, second] for values in each))
 
 
 # Two sources of chance that cross: every episode (or training run) is tested on every test unit.
@@ -240,18 +205,12 @@ def crossed(units: LeaveOneOut, episodes: ArrayLike, *, interaction: ArrayLike =
 
     >>> units = LeaveOneOut(("a",), np.array([0.5]), np.array([[0.4], [0.6]]), np.array([0, 0]), 1.0)
     >>> found = crossed(units, [[0.4], [0.5], [0.6]])
-    >>> np.isclose(found.variance()[0], np.var([0.4, 0.5, 0.6], ddof=1) / 3 + 0.01).item()
+    >>> np.isclose(found.variance[0], np.var([0.4, 0.5, 0.6], ddof=1) / 3 + 0.01).item()
     True
     """
     each = np.asarray(episodes, dtype=np.float64)
-    apart = LeaveOneOut(
-        units.names,
-        units.values,
-        means_without_each(each),
-        np.zeros(len(each), dtype=np.int64),
-        len(each) - 1.0,
-    )
-    own = apart.variance()
+    apart = LeaveOneOut.unstratified(units.names, units.values, means_without_each(each))
+    own = apart.variance
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = np.where(own > 0, np.sqrt(np.clip(1 - np.asarray(interaction) / own, 0.0, 1.0)), 1.0)
     middle = apart.left_out.mean(axis=0)
@@ -262,7 +221,7 @@ def crossed(units: LeaveOneOut, episodes: ArrayLike, *, interaction: ArrayLike =
         units.values,
         np.concatenate([units.left_out, apart.left_out]),
         np.concatenate([units.stratum_of, np.full(len(each), next_stratum)]),
-        _freedom([units, apart]),
+        satterthwaite([_total(units), _total(apart)], [units.freedom, apart.freedom]),
     )
 
 
@@ -310,13 +269,9 @@ def satterthwaite(variances: ArrayLike, freedoms: ArrayLike) -> float:
     return float(parts[some].sum() ** 2 / (parts[some] ** 2 / own[some]).sum())
 
 
-def _freedom(sources: list[LeaveOneOut]) -> float:
-    return satterthwaite([_total(source) for source in sources], [source.freedom for source in sources])
-
-
 def _total(source: LeaveOneOut) -> float:
     """The variance of the columns, or of the differences of their pairs, added up."""
-    covariance = source.covariance()
+    covariance = source.covariance
     known = np.isfinite(np.diag(covariance))
     covariance = covariance[np.ix_(known, known)]
     if len(covariance) < 2:
@@ -388,23 +343,16 @@ def jackknife_bounds(
     `few_carry` is for areas: where fewer than three units carry the spread, the interval also reaches as far
     as it would without any.
 
-    >>> parts = np.array([[9, 10], [7, 10], [10, 10], [8, 10], [6, 10]], dtype=float)
-    >>> from histobench.statistics.jackknife import leave_one_out_of_totals
-    >>> found = leave_one_out_of_totals(lambda s: s[:, :1] / s[:, 1:], parts, names=["rate"])
+    >>> right_of_ten = np.array([[9], [7], [10], [8], [6]])
+    >>> left_out = (right_of_ten.sum() - right_of_ten) / 40
+    >>> found = LeaveOneOut.unstratified(("rate",), np.array([0.8]), left_out)
     >>> low, high = jackknife_bounds(found, LOGIT, 50)
     >>> round(float(low[0]), 2), round(float(high[0]), 2)
     (0.52, 0.93)
     """
     clip = 0.5 / max(size, 1.0)
-    scaled = LeaveOneOut(
-        found.names,
-        scale.forward(found.values, clip),
-        scale.forward(found.left_out, clip),
-        found.stratum_of,
-        found.freedom,
-    )
-    influences = scaled.influences()
-    squares = np.einsum("um,um->m", influences, influences)
+    scaled = found.mapped(lambda values: scale.forward(values, clip))
+    influences, squares = scaled.influences, scaled.variance
     error = np.sqrt(squares)
     if adapt:
         down, up = student_reach(influences, squares, found.freedom, level, long_tailed=long_tailed)

@@ -6,10 +6,6 @@ model may be looked up because it came first. A rank interval counts who is sign
 significantly worse (Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024), and all of them hold
 together as well.
 
-    pairs = simultaneous_pairs(found)          found: LeaveOneOut of one metric of m models on the same units
-    pairs.low, pairs.high [m, m]               row minus column
-    rank_intervals(pairs.better)               [m, 2]
-
 How the largest t is distributed: under a known covariance by drawing from the normal distribution of the
 values, which says how many *independent* comparisons the pairs are worth. With few units each pair's own
 standard error is uncertain, pairs help each other less and correlations are known badly; so the covariance
@@ -31,7 +27,15 @@ from scipy import special, stats
 
 from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_p_value, t_quantile
+from histobench.statistics.jackknife import (
+    FEWEST_DEGREES,
+    LeaveOneOut,
+    pair_errors,
+    pair_statements,
+    pair_t,
+    t_p_value,
+    t_quantile,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,12 +76,7 @@ class SimultaneousPairs:
         """Lower ends, upper ends and p-values of each pair as if it were the only one."""
         if not np.isfinite(self.critical):
             return self.error, self.error, self.error
-        reach = t_quantile(self.freedom, self.level)
-        return (
-            np.maximum(self.difference - reach * self.error, -self.span),
-            np.minimum(self.difference + reach * self.error.T, self.span),
-            t_p_value(_t(self.difference, self.error), self.freedom),
-        )
+        return pair_statements(self.difference, self.error, self.freedom, level=self.level, span=self.span)
 
     @property
     def better(self) -> NDArray[np.bool_]:
@@ -95,7 +94,7 @@ def simultaneous_pairs(
 ) -> SimultaneousPairs:
     """Intervals of all pairwise differences that hold together with probability `level`.
 
-    `floor` and `span` as for `jackknife.differences`.
+    `floor` as for `pair_errors`; bounds lie within -span and span.
     """
     m, freedom = len(found.values), found.freedom
     difference, error = pair_errors(found, level=level, floor=floor)
@@ -104,9 +103,9 @@ def simultaneous_pairs(
         return SimultaneousPairs(
             found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better, level, span
         )
-    comparisons = independent_comparisons(found.covariance(), freedom, level=level)
+    comparisons = independent_comparisons(found.covariance, freedom, level=level)
     alpha = 1 - level ** (1 / comparisons)
-    p_value = t_p_value(_t(difference, error), freedom)
+    p_value = t_p_value(pair_t(difference, error), freedom)
     p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(p_value, 1 - 1e-16)))
     np.fill_diagonal(p_adjusted, 1.0)
     return SimultaneousPairs(
@@ -121,14 +120,6 @@ def simultaneous_pairs(
         span=span,
         freedom=freedom,
     )
-
-
-def _t(difference: Floats, error: Floats) -> Floats:
-    """Differences in standard errors of the bound on the side of 0; NaN without one."""
-    towards = np.where(difference > 0, error, error.T)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(difference == 0, 0.0, difference / towards)
-    return np.asarray(np.where(np.isnan(towards), np.nan, t))
 
 
 def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:
@@ -154,7 +145,7 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
     measured = np.diag(covariance)
     apart = measured[:, None] + measured[None, :] - 2 * covariance > 1e-9 * residual
     inverse = np.divide(1.0, error, out=np.zeros_like(error), where=apart & (error > 0))
-    drawn = normal_draws(blended, DRAWS, seed=0).astype(np.float32)
+    drawn = normal_draws(blended, DRAWS).astype(np.float32)
     inverse32 = inverse.astype(np.float32)
     largest = np.zeros(DRAWS, dtype=np.float32)
     for k in range(m - 1):
@@ -175,18 +166,18 @@ def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats
     return (1 - weight) * covariance + weight * equal, float(own)
 
 
-def normal_draws(covariance: Floats, n: int, *, seed: int) -> Floats:
+def normal_draws(covariance: Floats, n: int) -> Floats:
     """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn: Floats = root @ _standard_normal(len(covariance), n, seed)
+    drawn: Floats = root @ _standard_normal(len(covariance), n)
     return drawn
 
 
 @lru_cache(maxsize=8)
-def _standard_normal(m: int, n: int, seed: int) -> Floats:
+def _standard_normal(m: int, n: int) -> Floats:
     """The same draws serve every table of m models."""
-    drawn: Floats = np.random.default_rng(seed).standard_normal((m, n))
+    drawn: Floats = np.random.default_rng(0).standard_normal((m, n))
     drawn.flags.writeable = False
     return drawn
 
@@ -254,7 +245,6 @@ def winner_value(
     *,
     level: float = 0.95,
     lower_is_better: bool = False,
-    seed: int = 0,
     picked: str | None = None,
     ordinary: tuple[float, float] | None = None,
 ) -> WinnerValue:
@@ -268,7 +258,7 @@ def winner_value(
     values = sign * found.values
     winner = int(np.nanargmax(values)) if picked is None else found.names.index(picked)
     name, measured = found.names[winner], float(found.values[winner])
-    covariance = found.covariance()
+    covariance = found.covariance
     own = float(covariance[winner, winner]) ** 0.5
     if not found.freedom >= FEWEST_DEGREES or not np.isfinite(covariance).all():
         reason = "the units do not show how far the values vary"
@@ -276,7 +266,7 @@ def winner_value(
         return WinnerValue(name, measured, measured, nothing)
     m = len(values)
     blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
-    noise = normal_draws(blended, REPETITIONS, seed=seed)
+    noise = normal_draws(blended, REPETITIONS)
     spread, highest = np.sqrt(np.diag(blended)), noise.max(axis=1)
     _, error = pair_errors(found)
     # Who wins by luck often also shows too little spread; those close to it know better.
@@ -298,7 +288,7 @@ def winner_value(
         won = able[wins]
         return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[won]) / spread[won])
 
-    tails = np.random.default_rng([seed, 1]).chisquare(found.freedom, REPETITIONS)
+    tails = np.random.default_rng([0, 1]).chisquare(found.freedom, REPETITIONS)
     inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)
     reach = t_quantile(found.freedom, level)
     half = reach * own
@@ -368,8 +358,10 @@ def friedman(scores: ArrayLike) -> Friedman:
     statistic = float((n_models - 1) * (deviation**2).sum() / spread)
     p_value = float(stats.chi2.sf(statistic, n_models - 1))
     rest = n_datasets * (n_models - 1) - statistic
-    if rest <= 1e-9:  # all datasets agree on the order: F has no value, the chance of that is counted
-        return Friedman(statistic, p_value, float("inf"), _chance_of_agreement(n_models, n_datasets))
+    if rest <= 1e-9:
+        # All datasets have the order of the first: F has no value, the chance of that is 1 / (m!)^(n - 1).
+        chance = math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
+        return Friedman(statistic, p_value, float("inf"), chance)
     f_statistic = (n_datasets - 1) * statistic / rest
     f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
     return Friedman(statistic, p_value, f_statistic, f_p_value)
@@ -442,11 +434,6 @@ def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
         else:
             columns.pop(int(np.flatnonzero(gaps_of_column == gaps_of_column.max())[-1]))
     return (rows, columns) if rows and columns else ([], [])
-
-
-def _chance_of_agreement(n_models: int, n_datasets: int) -> float:
-    """That all datasets have the order of the first: 1 / (m!)^(n - 1)."""
-    return math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
 
 
 @lru_cache(maxsize=256)

@@ -81,19 +81,17 @@ def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: flo
     if not (delta > 0 and pilot.standard_error > 0 and pilot.freedom > 0):
         raise ValueError("a plan needs a positive difference and a pilot with at least two units that vary")
 
-    def smallest(share: float | None) -> int:
-        if share is None:
-            return _smallest_exact(lambda n: assurance(pilot, n, delta, alpha=alpha), power)
-        spread = pilot.standard_error if share < 0 else float(pilot.spreads(share))
+    def smallest(spread: float) -> int:
         return _smallest_exact(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
 
-    at_pilot = smallest(-1.0)
+    at_pilot = smallest(pilot.standard_error)
     tail = (1 - RANGE) / 2
+    low, high = map(smallest, pilot.spreads([tail, 1 - tail]).tolist())
     return PlannedUnits(
         at_pilot=at_pilot,
-        assured=smallest(None),
-        low=smallest(tail),
-        high=smallest(1 - tail),
+        assured=_smallest_exact(lambda n: assurance(pilot, n, delta, alpha=alpha), power),
+        low=low,
+        high=high,
         assurance_at_pilot=assurance(pilot, at_pilot, delta, alpha=alpha),
     )
 
@@ -103,8 +101,14 @@ def _smallest_exact(power_at: Callable[[int], float], wanted: float) -> int:
     high = 2
     while high < _LARGEST and power_at(high) < wanted:
         high *= 2
-    low = high // 2
-    while high - low > 1:
+    return _between(high // 2, high, power_at, wanted)
+
+
+def _between(
+    low: int, high: int, power_at: Callable[[int], float], wanted: float, *, parts: float = math.inf
+) -> int:
+    """The smallest size up to `high` whose power reaches `wanted`, to one part in `parts` of it."""
+    while high - low > max(1, high // parts):
         middle = (low + high) // 2
         if power_at(middle) >= wanted:
             high = middle
@@ -381,13 +385,7 @@ def _smallest_simulated(power_at: Callable[[int], float], wanted: float, guess: 
         low, high = high, math.ceil(high * 1.5)
     while low > 2 and power_at(low) >= wanted:
         low, high = max(2, low // 2), low
-    while high - low > max(1, high // 50):
-        middle = (low + high) // 2
-        if power_at(middle) >= wanted:
-            high = middle
-        else:
-            low = middle
-    return high
+    return _between(low, high, power_at, wanted, parts=50)
 
 
 def _difference(first: Metric, second: Metric, counts: NDArray[np.int32]) -> Floats:

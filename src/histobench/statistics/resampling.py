@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from histobench.statistics.intervals import Interval, percentile_interval
+from histobench.statistics.intervals import Interval
 
 Counts = NDArray[np.int32]  # [b, n]
 Floats = NDArray[np.float64]
@@ -146,31 +146,20 @@ def replicates(
     n_resamples: int,
     seed: int,
     n_units: int | None = None,
-    memory_budget: int = MEMORY_BUDGET,
 ) -> Floats:
     """The metric on every resample, [n_resamples]; equal seeds give equal resamples (pairing)."""
-    chunks = iterate_counts(design, n_resamples, seed=seed, n_units=n_units, memory_budget=memory_budget)
+    chunks = iterate_counts(design, n_resamples, seed=seed, n_units=n_units)
     return np.concatenate([np.asarray(metric(counts), dtype=np.float64) for counts in chunks])
 
 
 def replicates_of_all(
-    evaluate: Evaluate,
-    design: SamplingDesign,
-    *,
-    n_resamples: int,
-    seed: int,
-    memory_budget: int = MEMORY_BUDGET,
+    evaluate: Evaluate, design: SamplingDesign, *, n_resamples: int, seed: int
 ) -> dict[str, Floats]:
     """Every metric of `evaluate` on the same resamples, name -> [n_resamples]."""
-    return _gather(
-        evaluate(counts)
-        for counts in iterate_counts(design, n_resamples, seed=seed, memory_budget=memory_budget)
-    )
+    return _gather(evaluate(counts) for counts in iterate_counts(design, n_resamples, seed=seed))
 
 
-def jackknife_counts(
-    design: SamplingDesign, *, max_blocks: int = 1000, memory_budget: int = MEMORY_BUDGET
-) -> Iterator[Counts]:
+def jackknife_counts(design: SamplingDesign, *, max_blocks: int = 1000) -> Iterator[Counts]:
     """Counts that leave out one unit at a time, or one block of units of a stratum when there are many.
 
     The acceleration of BCa is the same in expectation for blocks as for single units.
@@ -178,7 +167,7 @@ def jackknife_counts(
     blocks, _ = jackknife_blocks(design, max_blocks)
     block_of_sample = blocks[design.unit_of]
     n_blocks = int(blocks.max(initial=-1)) + 1
-    rows = int(max(1, memory_budget // max(_BYTES_PER_DRAW * design.n_samples, 1)))
+    rows = int(max(1, MEMORY_BUDGET // max(_BYTES_PER_DRAW * design.n_samples, 1)))
     for start in range(0, n_blocks, rows):
         left_out = np.arange(start, min(start + rows, n_blocks))
         yield (block_of_sample[None, :] != left_out[:, None]).astype(np.int32)
@@ -187,16 +176,6 @@ def jackknife_counts(
 def jackknife_strata(design: SamplingDesign, *, max_blocks: int = 1000) -> NDArray[np.int64]:
     """The stratum of each row of `jackknife_counts`."""
     return jackknife_blocks(design, max_blocks)[1]
-
-
-def jackknife(metric: Metric, design: SamplingDesign, *, max_blocks: int = 1000) -> Floats:
-    """The metric with each unit (or block of units) left out."""
-    return np.concatenate(
-        [
-            np.asarray(metric(counts), dtype=np.float64)
-            for counts in jackknife_counts(design, max_blocks=max_blocks)
-        ]
-    )
 
 
 def jackknife_of_all(
@@ -256,15 +235,6 @@ class PairedDifference:
     p_value: float
 
 
-def paired_difference(
-    observed: float, resampled: Floats, design: SamplingDesign | None = None, *, level: float = 0.95
-) -> PairedDifference:
-    """The comparison from differences that have been resampled already."""
-    return PairedDifference(
-        observed, percentile_interval(resampled, level=level), bootstrap_p_value(resampled, design)
-    )
-
-
 def bootstrap_p_value(resampled: Floats, design: SamplingDesign | None = None) -> float:
     """Two-sided p-value: the smallest alpha whose percentile interval of the difference excludes 0.
 
@@ -277,29 +247,21 @@ def bootstrap_p_value(resampled: Floats, design: SamplingDesign | None = None) -
     >>> bootstrap_p_value(np.ones(999))
     0.002
     """
-    return float(bootstrap_p_values(np.asarray(resampled, dtype=np.float64)[None], design)[0])
-
-
-def bootstrap_p_values(rows: Floats, design: SamplingDesign | None = None) -> Floats:
-    """`bootstrap_p_value` of every row [m, B]."""
-    finite = np.isfinite(rows)
-    tail = np.minimum(((rows <= 0) & finite).sum(axis=1), ((rows >= 0) & finite).sum(axis=1))
-    valid = finite.sum(axis=1)
-    p_values = np.where(valid > 0, np.minimum(1.0, 2 * (tail + 1) / (valid + 1)), 1.0)
-    return _for_few_units(p_values, design)
+    known = resampled[np.isfinite(resampled)]
+    tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
+    return _for_few_units(min(1.0, 2 * (tail + 1) / (len(known) + 1)), design)
 
 
 def smallest_p_value(n_resamples: int, design: SamplingDesign | None = None) -> float:
     """The smallest p-value that `n_resamples` resamples can give."""
-    return float(_for_few_units(np.array([2 / (n_resamples + 1)]), design)[0])
+    return _for_few_units(2 / (n_resamples + 1), design)
 
 
-def _for_few_units(p_values: Floats, design: SamplingDesign | None) -> Floats:
-    if design is None:
-        return p_values
+def _for_few_units(p_value: float, design: SamplingDesign | None) -> float:
+    if design is None or p_value >= 1:
+        return p_value
     freedom = design.degrees_of_freedom
     if freedom <= 0:
-        return np.ones_like(p_values)
+        return 1.0
     shrink = (freedom / (freedom + 1)) ** 0.5
-    quantiles = special.ndtri(1 - p_values / 2) * shrink
-    return np.where(p_values < 1, 2 * special.stdtr(freedom, -quantiles), p_values)
+    return float(2 * special.stdtr(freedom, -special.ndtri(1 - p_value / 2) * shrink))

@@ -263,46 +263,36 @@ class SignedRank:
         )
 
 
-def signed_rank(differences: ArrayLike, *, rope: float = 0.01, seed: int = 0) -> SignedRank | None:
-    """The chances from one difference for each dataset (NaN: not compared there); None without any."""
-    each = np.asarray(differences, dtype=np.float64)
-    each = each[np.isfinite(each)]
-    if not rope >= 0:
-        raise ValueError(f"the region of equivalence must not be negative, not {rope:g}")
-    if len(each) == 0:
-        return None
-    # Values of 0.81 - 0.80 are to lie on the edge of a region of 0.01, not at random to one side of it.
-    each = np.round(each, 12)
-    return _chances(each[:, None], rope, seed)[0]
-
-
 def signed_ranks(
-    scores: ArrayLike, *, rope: float = 0.01, seed: int = 0, lower_is_better: bool = False
+    scores: ArrayLike, *, rope: float = 0.01, lower_is_better: bool = False
 ) -> list[list[SignedRank | None]]:
     """Every model against every other on the datasets that both were run on; None on the diagonal."""
+    if not rope >= 0:
+        raise ValueError(f"the region of equivalence must not be negative, not {rope:g}")
     values = np.asarray(scores, dtype=np.float64) * (-1.0 if lower_is_better else 1.0)
     m = values.shape[1]
     found: list[list[SignedRank | None]] = [[None] * m for _ in range(m)]
     first, second = np.triu_indices(m, 1)
+    # Values of 0.81 - 0.80 are to lie on the edge of a region of 0.01, not at random to one side of it.
     differences = np.round(values[:, first] - values[:, second], 12)
     present = np.isfinite(differences)
     for pattern in np.unique(present, axis=1).T:
         pairs = np.flatnonzero((present == pattern[:, None]).all(axis=0))
         if not pattern.any():
             continue
-        for pair, chances in zip(pairs, _chances(differences[pattern][:, pairs], rope, seed), strict=True):
+        for pair, chances in zip(pairs, _chances(differences[pattern][:, pairs], rope), strict=True):
             found[first[pair]][second[pair]] = chances
             found[second[pair]][first[pair]] = chances.reversed()
     return found
 
 
-def _chances(differences: Floats, rope: float, seed: int) -> list[SignedRank]:
+def _chances(differences: Floats, rope: float) -> list[SignedRank]:
     """For each column of differences [n, pairs]."""
     n, n_pairs = differences.shape
     rows = np.concatenate([np.zeros((1, n_pairs)), differences])
     i, j = np.triu_indices(n + 1)
     sums = rows[i] + rows[j]
-    products = _products(n, seed)
+    products = _products(n)
     above = products @ _step(sums - 2 * rope)
     below = products @ _step(-sums - 2 * rope)
     within = 1 - above - below
@@ -328,9 +318,9 @@ def _step(values: Floats) -> Floats:
 
 
 @lru_cache(maxsize=32)
-def _products(n: int, seed: int) -> Floats:
+def _products(n: int) -> Floats:
     """Weights of all pairs of observations [draws, pairs]; two different ones count in both orders."""
-    weights = np.random.default_rng(seed).dirichlet(np.r_[PRIOR, np.ones(n)], DRAWS)
+    weights = np.random.default_rng(0).dirichlet(np.r_[PRIOR, np.ones(n)], DRAWS)
     i, j = np.triu_indices(n + 1)
     return np.asarray(weights[:, i] * weights[:, j] * np.where(i == j, 1.0, 2.0))
 

@@ -98,7 +98,7 @@ def test_a_clear_winner_keeps_its_value_and_its_interval() -> None:
     rows[:, 0] += 10
     found = means_of(rows)
     winner = winner_value(found)
-    half = t_quantile(39.0) * found.variance()[0] ** 0.5
+    half = t_quantile(39.0) * found.variance[0] ** 0.5
     assert winner.name == "encoder 0"
     assert winner.value == pytest.approx(winner.measured, abs=0.05 * half)
     assert winner.interval.high == pytest.approx(winner.measured + half)

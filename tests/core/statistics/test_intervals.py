@@ -14,12 +14,18 @@ from histobench.statistics.intervals import (
     percentile_interval,
 )
 from histobench.statistics.resampling import (
+    Metric,
+    SamplingDesign,
     draw_counts,
-    jackknife,
+    jackknife_of_all,
     jackknife_strata,
     replicates,
     sampling_design,
 )
+
+
+def jackknife(metric: Metric, design: SamplingDesign, *, max_blocks: int = 1000) -> np.ndarray:
+    return jackknife_of_all(lambda counts: {"": metric(counts)}, design, max_blocks=max_blocks)[""]
 
 
 def test_percentile_interval_is_scipys() -> None:

@@ -11,8 +11,8 @@ from histobench.statistics.resampling import (
     design_for_labels,
     draw_counts,
     iterate_counts,
-    jackknife,
     jackknife_counts,
+    jackknife_of_all,
     jackknife_strata,
     replicates,
     replicates_of_all,
@@ -134,7 +134,7 @@ def test_the_jackknife_leaves_out_each_unit_once() -> None:
 
 def test_the_jackknife_of_the_mean_is_the_mean_without_each_value() -> None:
     values = rng(3).normal(size=12)
-    left_out = jackknife(lambda c: (c @ values) / c.sum(axis=1), sampling_design(12))
+    left_out = jackknife_of_all(lambda c: {"mean": (c @ values) / c.sum(axis=1)}, sampling_design(12))["mean"]
     np.testing.assert_allclose(left_out, [np.delete(values, i).mean() for i in range(12)])
 
 

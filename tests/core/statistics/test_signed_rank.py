@@ -7,8 +7,14 @@ from dataclasses import astuple
 import baycomp
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
-from histobench.statistics.tests import signed_rank, signed_ranks
+from histobench.statistics.tests import SignedRank, signed_ranks
+
+
+def signed_rank(differences: ArrayLike, *, rope: float = 0.01) -> SignedRank | None:
+    each = np.asarray(differences, dtype=np.float64)
+    return signed_ranks(np.stack([each, np.zeros_like(each)], axis=1), rope=rope)[0][1]
 
 
 @pytest.mark.sample(2)

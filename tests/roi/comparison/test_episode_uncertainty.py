@@ -16,7 +16,7 @@ from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
-from histobench.roi.results.layout import RunIdentity, episode_predictions_of
+from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import write_episodes, write_task
 from histobench.statistics.jackknife import satterthwaite
@@ -65,7 +65,7 @@ def test_the_variance_is_that_of_a_plain_loop_over_patients_and_episodes() -> No
     found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
     shares = [spread(without_patient), spread(without_episode) - both]
     assert found.values[0] == pytest.approx(reported(kept, everyone, every_episode))
-    assert found.variance()[0] == pytest.approx(sum(shares), rel=1e-9)
+    assert found.variance[0] == pytest.approx(sum(shares), rel=1e-9)
     assert found.freedom == pytest.approx(satterthwaite(shares, [8, 11]), rel=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_drawing_episodes_and_patients_again_gives_the_same_spread() -> None:
         drawn.append(np.mean([right[kept.labels[images] == c].mean() for c in range(3)]))
     found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
     # Drawing twice counts what is particular to an episode and an image about once more.
-    assert found.variance()[0] ** 0.5 == pytest.approx(np.std(drawn), rel=0.15)
+    assert found.variance[0] ** 0.5 == pytest.approx(np.std(drawn), rel=0.15)
 
 
 def test_a_class_outside_of_an_episode_is_no_mistake() -> None:
@@ -99,7 +99,7 @@ def test_runs_with_other_numbers_of_episodes_keep_their_own_variance() -> None:
     found = crossed_columns(("a", "b"), each, design)
     alone = [crossed_columns((name,), [values], design) for name, values in zip("ab", each, strict=True)]
     for column, single in enumerate(alone):
-        assert found.variance()[column] == pytest.approx(single.variance()[0], rel=0.05)
+        assert found.variance[column] == pytest.approx(single.variance[0], rel=0.05)
 
 
 @pytest.mark.sample(1)
@@ -141,7 +141,7 @@ def write(folder: Path, encoder: str, kept: EpisodePredictions, groups: list[str
     )
     assert result.episode_metrics is not None
     write_episodes(files, result.episode_metrics, info={})
-    with episode_file(episode_predictions_of(folder / encoder, "Few-shot")) as file:
+    with episode_file(TaskFiles.of(folder / encoder, "Few-shot").episode_predictions) as file:
         file.add("3way_4shot", kept)
 
 

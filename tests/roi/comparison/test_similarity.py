@@ -15,7 +15,7 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison import similarity as module
-from histobench.roi.comparison.similarity import debiased_cka, neighbors_of, similarity
+from histobench.roi.comparison.similarity import neighbors_of, similarity
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +42,11 @@ def _draw(n: int = 60, p: int = 7, q: int = 5) -> tuple[Floats, Floats]:
     return x, x[:, :3] @ draw.normal(size=(3, q)) + draw.normal(size=(n, q))
 
 
+def debiased_cka(x: np.ndarray, y: np.ndarray) -> float:
+    (found,) = similarity({"x": x, "y": y}, measures=["cka"])
+    return found.value
+
+
 def test_cka_is_that_of_the_definition_and_its_jackknife_that_of_leaving_groups_out() -> None:
     x, y = _draw()
     assert debiased_cka(x, y) == pytest.approx(_cka(x, y), rel=1e-10)
@@ -50,7 +55,8 @@ def test_cka_is_that_of_the_definition_and_its_jackknife_that_of_leaving_groups_
     blocks = module.blocks_of([f"p{g}" for g in groups], 60)
     import torch
 
-    terms = [module.cka_terms(*map(torch.as_tensor, pair), blocks) for pair in ((x, y), (x, x), (y, y))]
+    a, b = (module._Rows(torch.as_tensor(rows), blocks, exact=True) for rows in (x, y))
+    terms = [module._hsic_terms(*pair, module._Room()) for pair in ((a, b), (a, a), (b, b))]
     np.testing.assert_allclose(terms[0] / np.sqrt(terms[1] * terms[2]), [_cka(x, y), *without], rtol=1e-9)
 
 

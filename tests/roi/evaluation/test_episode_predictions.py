@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from builders import feature_set
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
+from histobench.roi.comparison.stored_intervals import BootstrapSettings, run_intervals
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet

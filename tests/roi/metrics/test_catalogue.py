@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.metrics.catalogue import CATALOGUE, LABEL_METRICS, METRICS, Metric
 from histobench.roi.metrics.classification import evaluate
+from histobench.roi.metrics.formulas import label_metrics_of
 
 RESULTS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
 
 
 def test_label_metrics_are_those_that_a_confusion_matrix_gives() -> None:
     confusion = np.array([[[5.0, 1.0, 2.0], [0.0, 4.0, 1.0], [3.0, 0.0, 6.0]]])
-    found = {name for name, values in label_metrics_of_confusions(confusion).items() if np.isfinite(values)}
+    found = {name for name, values in label_metrics_of(confusion).items() if np.isfinite(values)}
     assert found == LABEL_METRICS
 
 

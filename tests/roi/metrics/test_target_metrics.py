@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from histobench.roi.comparison.target_table import TargetTable
+from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.metrics.target_metrics import evaluate_target, target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
 

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from histobench.cli.main import main
-from histobench.roi.comparison.run_intervals import BootstrapSettings
-from histobench.roi.comparison.stored_intervals import bootstrap_runs
+from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.classification import Score

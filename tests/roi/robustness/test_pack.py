@@ -19,9 +19,10 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
+from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.leaving_out import auroc_without, measured, site_probe_without, units_of
+from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of
 from histobench.roi.robustness.probes import SiteProbe
 
 QUICK = RobustnessOptions()
@@ -166,6 +167,10 @@ def test_images_of_unknown_site_are_left_out_and_told() -> None:
     assert "W = 0" in result.caveats[-1]  # six dimensions are too few for the published penalty
 
 
+def auroc_without(scores: np.ndarray, truth: np.ndarray, units: np.ndarray) -> np.ndarray:
+    return auroc_left_out(np.stack([-scores, scores], axis=1), truth.astype(int), units)[1]
+
+
 @pytest.mark.parametrize("digits", [1, 9])
 def test_the_auroc_without_a_group_is_scikit_learns(digits: int) -> None:
     """With and without ties."""
@@ -175,8 +180,8 @@ def test_the_auroc_without_a_group_is_scikit_learns(digits: int) -> None:
     scores, truth = draw.random(60).round(digits), draw.random(60) < 0.4
     units = np.append(draw.integers(0, 7, 59), 8)  # the eighth has no image
     judge = [roc_auc_score(truth[units != unit], scores[units != unit]) for unit in range(9)]
-    assert auroc_without(scores, truth, units, 9) == pytest.approx(judge, abs=1e-12)
-    one_kind = auroc_without(scores, truth, truth.astype(np.int64), 2)
+    assert auroc_without(scores, truth, units) == pytest.approx(judge, abs=1e-12)
+    one_kind = auroc_without(scores, truth, truth.astype(np.int64))
     assert np.isnan(one_kind).all()
 
 
@@ -378,11 +383,11 @@ def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_no
 
 @pytest.mark.slow
 def test_crossed_pairs_of_many_sites_are_all_found() -> None:
-    from histobench.roi.robustness.pack import _crossed_pairs
+    from histobench.roi.robustness.clustering import crossed_pairs
 
     draw = np.random.default_rng(0)
     labels, sites = draw.integers(0, 4, 20_000), draw.integers(0, 200, 20_000)
-    assert len(_crossed_pairs(labels, sites)) == 6 * 199 * 100
+    assert len(crossed_pairs(labels, sites)) == 6 * 199 * 100
 
 
 @pytest.mark.nightly

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -120,7 +120,8 @@ def choose(
     comparison = compare_runs(kept, CompareSettings(metric)) if kept else None
     candidates = [_with_evidence(each, comparison) for each in everyone if not each.why_not]
     candidates.sort(key=lambda each: (-len(each.tied_best), -_mean(each, comparison), each.name))
-    best = _best(candidates)
+    most = max((len(each.tied_best) for each in candidates), default=0)
+    best = tuple(each.name for each in candidates if most and len(each.tied_best) == most)
     datasets = tuple(table.dataset for table in comparison.tables) if comparison is not None else ()
     excluded = tuple(each for each in everyone if each.why_not)
     choice = Choice(
@@ -133,7 +134,7 @@ def choose(
         best,
         "",
     )
-    return Choice(**{**choice.__dict__, "paragraph": _paragraph(choice)})
+    return replace(choice, paragraph=_paragraph(choice))
 
 
 def _patient_task(
@@ -240,7 +241,7 @@ def _with_evidence(each: Candidate, comparison: Comparison | None) -> Candidate:
         values[table.dataset] = (entry.value, entry.interval.low, entry.interval.high)
         if each.name in tied_best(table):
             tied.append(table.dataset)
-    return Candidate(each.name, each.license, each.params, each.robustness, each.why_not, values, tuple(tied))
+    return replace(each, values=values, tied_best=tuple(tied))
 
 
 def tied_best(table: DatasetTable) -> set[str]:
@@ -265,11 +266,6 @@ def _mean(each: Candidate, comparison: Comparison | None) -> float:
     return -mean if comparison is not None and comparison.lower_is_better else mean
 
 
-def _best(candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    most = max((len(each.tied_best) for each in candidates), default=0)
-    return tuple(each.name for each in candidates if most and len(each.tied_best) == most)
-
-
 def _paragraph(choice: Choice) -> str:
     total = len(choice.candidates) + len(choice.excluded)
     what = f"{choice.task}, {choice.metric.replace('_', ' ')}"
@@ -277,21 +273,19 @@ def _paragraph(choice: Choice) -> str:
         f"{total} encoders were evaluated with histobench ({what}). Conditions: {choice.conditions}; "
         f"{len(choice.candidates)} of {total} meet them."
     ]
-    said += [*_finding(choice), *_left_out(choice)]
+    said.append(_finding(choice))
+    left = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
+    if left:
+        said.append(f"Excluded: {left}.")
     return " ".join(said)
 
 
-def _left_out(choice: Choice) -> list[str]:
-    left = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
-    return [f"Excluded: {left}."] if left else []
-
-
-def _finding(choice: Choice) -> list[str]:
+def _finding(choice: Choice) -> str:
     """What the comparison of the candidates says."""
     if not choice.candidates:
-        return ["No encoder is left to choose from."]
+        return "No encoder is left to choose from."
     if len(choice.candidates) == 1:
-        return [f"{choice.candidates[0].name} is the only one, so nothing was compared."]
+        return f"{choice.candidates[0].name} is the only one, so nothing was compared."
     count = len(choice.datasets)
     where = f"{count} dataset{'s' if count != 1 else ''} ({', '.join(choice.datasets)})"
     most = max(len(each.tied_best) for each in choice.candidates)
@@ -312,7 +306,7 @@ def _finding(choice: Choice) -> list[str]:
         )
     else:
         told = f"On {where}, the data do not tell {names} apart: each may be the best"
-    return [f"{told} {sure}."]
+    return f"{told} {sure}."
 
 
 def _listed(names: Sequence[str]) -> str:

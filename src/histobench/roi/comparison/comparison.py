@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.dataset_ranking import DatasetRanking, ranked_block
-from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
-from histobench.roi.comparison.left_out_table import left_out_table
+from histobench.roi.comparison.episode_intervals import episode_tables
+from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
 from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pairs import TESTS, Pairs, PairTests, area_test, chosen_test, label_test
-from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state
 from histobench.roi.comparison.selection import by_dataset, distinct_names
 from histobench.roi.comparison.table_statistics import (
@@ -28,7 +26,6 @@ from histobench.roi.comparison.table_statistics import (
     statistics_of_means,
     target_statistics,
 )
-from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -37,17 +34,21 @@ from histobench.statistics.intervals import Interval, percentile_interval
 from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.many_models import (
     Friedman,
+    WinTieLoss,
+    cliques,
+    complete_block,
+    friedman,
+    mean_ranks,
     nemenyi_critical_difference,
     nemenyi_p_values,
     win_tie_loss,
 )
 from histobench.statistics.resampling import (
-    SamplingDesign,
-    paired_difference,
+    bootstrap_p_value,
     replicates_of_all,
     smallest_p_value,
 )
-from histobench.statistics.tests import holm, sign_flip_p_value, signed_ranks
+from histobench.statistics.tests import SignedRank, holm, sign_flip_p_value, signed_ranks
 
 Floats = NDArray[np.float64]
 VALUE_INTERVALS = (METHOD, "percentile")
@@ -115,6 +116,12 @@ class DatasetTable:
         """Whether intervals that hold for all pairs together (max-t) decide; else p-values after Holm do."""
         return self.test == "jackknife"
 
+    def deciding(self, pair: Pair) -> tuple[Interval, float]:
+        """The interval and the p-value that a pair of the table is shown with."""
+        if self.decides_together:
+            return pair.simultaneous, pair.p_simultaneous
+        return pair.interval, pair.p_adjusted
+
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
         return self._by_names.get((first, second))
@@ -124,6 +131,45 @@ class DatasetTable:
         """Both ways round: tables of many encoders ask for each of their pairs again and again."""
         found = {(pair.first, pair.second): pair for pair in self.pairs}
         return {(pair.second, pair.first): pair.reversed() for pair in self.pairs} | found
+
+
+@dataclass(frozen=True)
+class DatasetRanking:
+    """Encoders over datasets, best mean rank first.
+
+    Mean ranks need a table without gaps: encoders and datasets that would leave gaps are in `left_out` and
+    `left_out_datasets` (`complete_block` says which). The chances of pairs have all encoders, each pair on
+    the datasets that both were run on.
+    """
+
+    names: tuple[str, ...]
+    datasets: tuple[str, ...]
+    mean_ranks: tuple[float, ...]
+    mean_values: tuple[float, ...]
+    friedman: Friedman
+    critical_difference: float
+    nemenyi_p: tuple[tuple[float, ...], ...]
+    groups: tuple[tuple[str, ...], ...]  # within each, no two mean ranks differ
+    win_tie_loss: WinTieLoss  # rows against columns, in the order of `names`
+    left_out: tuple[str, ...]  # encoders without a mean rank
+    notes: tuple[str, ...] = ()
+    left_out_datasets: tuple[str, ...] = ()
+    run_on: tuple[tuple[str, int], ...] = ()  # every encoder, and on how many of all datasets it has a value
+    rope: float = 0.01
+    chances: tuple[tuple[SignedRank | None, ...], ...] = ()  # rows against columns, in the order of `run_on`
+
+
+@dataclass(frozen=True)
+class RankedBlock:
+    """The part of a table [datasets, models] that has no gaps, models by their mean rank, best first."""
+
+    rows: tuple[int, ...]  # places of the datasets in the whole table
+    columns: tuple[int, ...]  # places of the models, best mean rank first
+    scores: Floats  # [rows, columns]
+    mean_ranks: Floats  # [columns]
+    friedman: Friedman
+    critical_difference: float
+    groups: tuple[tuple[int, ...], ...]  # places among `columns`; within each no two mean ranks differ
 
 
 @dataclass(frozen=True)
@@ -228,6 +274,38 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
     return replace(settings, metric=known[0])
 
 
+def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
+    """The table of one dataset: every run with its interval, every pair tested."""
+    named, settings = distinct_names(runs), settings_for(runs, settings)
+    test = chosen_test(settings.test, settings.metric)
+    if runs[0].target != CLASS:
+        return _table_of_target(dataset, named, settings, test)
+    predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
+    reference = next(iter(predictions.values()))
+    if len(reference) == 0:
+        raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
+    units = SamplingUnits.of(reference)
+    means = (episode_tables(named, reference, units, [settings.metric]) or {}).get(settings.metric)
+    if means is not None:
+        # What runs report as means over episodes: intervals and tests are of these means.
+        if test != "jackknife":
+            raise HistobenchError(
+                f"`test` {test} is about single predictions, but {runs[0].task} reports means over episodes; "
+                "leave `test` out"
+            )
+        statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
+        table = _table(dataset, named, means.found, statistics, units, settings, test)
+        return replace(table, resampled=means.resampled)
+    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
+    statistics = metric_statistics(settings.metric, found, predictions, units, alpha=settings.alpha)
+    drawn = _drawn(predictions, units, settings, test)
+    if settings.interval != METHOD:
+        level = 1 - settings.alpha
+        own = {name: percentile_interval(drawn[name], level=level) for name in named}
+        statistics = replace(statistics, intervals=own)
+    return _table(dataset, named, found, statistics, units, settings, test, predictions, drawn)
+
+
 def _table_of_target(
     dataset: str, named: dict[str, StoredRun], settings: CompareSettings, test: str
 ) -> DatasetTable:
@@ -238,121 +316,54 @@ def _table_of_target(
             f"{a_target(next(iter(named.values())).target)} has the default (and `test` permutation) only"
         )
     table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
-    found, units = table.found[settings.metric], table.units
     statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
-    entries = _entries(named, found, statistics, settings)
-    drawn = _Drawn(units.design, {})
-    why = "DeLong's test is for classes"
-    pairs = _pairs(statistics.pairs, None, found, drawn, test, settings, no_tests=why)
-    return DatasetTable(
-        dataset=dataset,
-        entries=entries,
-        pairs=pairs,
-        n_images=table.n_rows,
-        n_groups=None if units.group_of is None else units.n_units,
-        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
-        n_resamples=0,
-        test=test,
-        notes=_notes(entries, pairs, statistics, drawn, test, settings),
-        standings=statistics.standings if test == "jackknife" else None,
-    )
+    found, why = table.found[settings.metric], "DeLong's test is for classes"
+    return _table(dataset, named, found, statistics, table.units, settings, test, no_tests=why)
 
 
-def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
-    """The table of one dataset: every run with its interval, every pair tested."""
-    named, settings = distinct_names(runs), settings_for(runs, settings)
-    if runs[0].target != CLASS:
-        return _table_of_target(dataset, named, settings, chosen_test(settings.test, settings.metric))
-    predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
-    reference = next(iter(predictions.values()))
-    if len(reference) == 0:
-        raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
-    units = SamplingUnits.of(reference)
-    test = chosen_test(settings.test, settings.metric)
-    means = (episode_tables(named, reference, units, [settings.metric]) or {}).get(settings.metric)
-    if means is not None:
-        return _table_of_means(dataset, named, means, reference, settings, test)
-    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
-    statistics = metric_statistics(settings.metric, found, predictions, units, alpha=settings.alpha)
-    drawn = _drawn(predictions, units, settings, test)
-    if settings.interval != METHOD:
-        level = 1 - settings.alpha
-        own = {name: percentile_interval(drawn.values[name], level=level) for name in named}
-        statistics = replace(statistics, intervals=own)
-    entries = _entries(named, found, statistics, settings)
-    pairs = _pairs(statistics.pairs, predictions, found, drawn, test, settings)
-    return DatasetTable(
-        dataset=dataset,
-        entries=entries,
-        pairs=pairs,
-        n_images=len(reference),
-        n_groups=None if units.group_of is None else units.n_units,
-        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
-        n_resamples=drawn.n_resamples,
-        test=test,
-        notes=_notes(entries, pairs, statistics, drawn, test, settings),
-        standings=statistics.standings if test == "jackknife" else None,
-    )
-
-
-def _table_of_means(
+def _table(
     dataset: str,
     named: dict[str, StoredRun],
-    means: EpisodeTable,
-    reference: Predictions,
+    found: LeaveOneOut,
+    statistics: MetricStatistics,
+    units: SamplingUnits,
     settings: CompareSettings,
     test: str,
+    predictions: dict[str, Predictions] | None = None,
+    drawn: Mapping[str, Floats] | None = None,
+    *,
+    no_tests: str = "the values are means over episodes",
 ) -> DatasetTable:
-    """The comparison of what runs report as means over episodes: intervals and tests are of these means."""
-    if test != "jackknife":
-        raise HistobenchError(
-            f"`test` {test} is about single predictions, but {next(iter(named.values())).task} reports means "
-            "over episodes; leave `test` out"
-        )
-    units = SamplingUnits.of(reference)
-    statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
-    entries = _entries(named, means.found, statistics, settings)
-    drawn = _Drawn(units.design, {})
-    pairs = _pairs(statistics.pairs, None, means.found, drawn, test, settings)
+    """Without `predictions` there are no tests of single predictions, for the reason `no_tests`."""
+    drawn = drawn or {}
+    n_resamples = max(map(len, drawn.values()), default=0)
+    entries = _entries(named, found, statistics, settings)
+    pairs = _pairs(statistics.pairs, predictions, found, units, drawn, test, settings, no_tests)
     return DatasetTable(
         dataset=dataset,
         entries=entries,
         pairs=pairs,
-        n_images=len(reference),
-        n_groups=None if units.group_of is None else units.n_units,
-        resampled=means.resampled,
-        n_resamples=0,
+        n_images=len(units.labels),
+        n_groups=units.n_groups,
+        resampled=units.resampled,
+        n_resamples=n_resamples,
         test=test,
-        notes=_notes(entries, pairs, statistics, drawn, test, settings),
-        standings=statistics.standings,
+        notes=_notes(entries, pairs, statistics, units, n_resamples, test, settings),
+        standings=statistics.standings if test == "jackknife" else None,
     )
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Resamples of every run's metric, where the chosen procedures need them."""
-
-    design: SamplingDesign
-    values: dict[str, Floats]
-    n_resamples: int = 0
 
 
 def _drawn(
     predictions: dict[str, Predictions], units: SamplingUnits, settings: CompareSettings, test: str
-) -> _Drawn:
+) -> dict[str, Floats]:
+    """Resamples of every run's metric, where the chosen procedures need them."""
     if test != "bootstrap" and settings.interval == METHOD:
-        return _Drawn(units.design, {})
+        return {}
     n_pairs = len(predictions) * (len(predictions) - 1) // 2
     n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
     labels = next(iter(predictions.values())).labels
     evaluate = over_all_classes(one_metric(predictions, settings.metric), labels, metric=settings.metric)
-    values = replicates_of_all(evaluate, units.design, n_resamples=n_resamples, seed=settings.random_state)
-    return _Drawn(units.design, values, n_resamples)
-
-
-def _is_mean_over_episodes(entry: Entry) -> bool:
-    """Whether the run reports something else than the metric of its stored predictions."""
-    return entry.value is not None and entry.reported is not None and abs(entry.value - entry.reported) > 1e-6
+    return replicates_of_all(evaluate, units.design, n_resamples=n_resamples, seed=settings.random_state)
 
 
 def _entries(
@@ -379,15 +390,13 @@ def _pairs(
     found: Pairs,
     predictions: dict[str, Predictions] | None,
     left_out: LeaveOneOut,
-    drawn: _Drawn,
+    units: SamplingUnits,
+    drawn: Mapping[str, Floats],
     test: str,
     settings: CompareSettings,
-    *,
-    no_tests: str = "the values are means over episodes",
+    no_tests: str,
 ) -> tuple[Pair, ...]:
     """All pairs of encoders that have a value; the family of every correction is the whole table.
-
-    Without `predictions` there are no tests of single predictions.
 
     The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
     than the one it was chosen from, and would claim too much.
@@ -399,11 +408,14 @@ def _pairs(
     for k, (first, second) in enumerate(names):
         tested = PairTests(float(found.p_value[k]), no_delong=no_tests)
         if predictions is not None:
-            tested = _with_tests_of_predictions(tested, predictions[first], predictions[second], settings)
+            both = predictions[first], predictions[second]
+            delong, no_delong = area_test(*both, settings.metric)
+            mcnemar = label_test(*both, settings.metric)
+            tested = replace(tested, mcnemar=mcnemar, delong=delong, no_delong=no_delong)
         if test == "bootstrap":
-            rows = drawn.values[first] - drawn.values[second]
-            resampled = paired_difference(float(found.difference[k]), rows, drawn.design, level=level)
-            intervals[k], tested = resampled.interval, replace(tested, bootstrap=resampled.p_value)
+            rows = drawn[first] - drawn[second]
+            intervals[k] = percentile_interval(rows, level=level)
+            tested = replace(tested, bootstrap=bootstrap_p_value(rows, units.design))
         elif test == "permutation":
             parts = _contributions(left_out.columns([first, second]))
             tested = replace(tested, permutation=sign_flip_p_value(parts, seed=settings.random_state))
@@ -430,18 +442,9 @@ def _pairs(
     )
 
 
-def _with_tests_of_predictions(
-    tested: PairTests, first: Predictions, second: Predictions, settings: CompareSettings
-) -> PairTests:
-    delong, no_delong = area_test(first, second, settings.metric)
-    mcnemar = label_test(first, second, settings.metric)
-    return replace(tested, mcnemar=mcnemar, delong=delong, no_delong=no_delong)
-
-
 def _interval(low: float, high: float, level: float, method: str = "jackknife-t") -> Interval:
-    if not np.isfinite([low, high]).all():
-        return Interval(None, None, level, method, 0, "the units do not show how far it varies")
-    return Interval(float(low), float(high), level, method)
+    why = "the units do not show how far it varies"
+    return Interval.of(low, high, level=level, method=method, why_none=why)
 
 
 def _contributions(found: LeaveOneOut) -> Floats:
@@ -454,7 +457,8 @@ def _notes(
     entries: tuple[Entry, ...],
     pairs: tuple[Pair, ...],
     statistics: MetricStatistics,
-    drawn: _Drawn,
+    units: SamplingUnits,
+    n_resamples: int,
     test: str,
     settings: CompareSettings,
 ) -> tuple[str, ...]:
@@ -462,7 +466,8 @@ def _notes(
     missing = [entry.name for entry in entries if entry.value is None]
     if missing:
         notes.append(f"the metric has no value for {', '.join(missing)}")
-    if any(map(_is_mean_over_episodes, entries)):
+    reported = [(entry.value, entry.reported) for entry in entries]
+    if any(a is not None and b is not None and abs(a - b) > 1e-6 for a, b in reported):
         notes.append(
             "values are those of the stored per-image predictions (for few-shot: mean probabilities over "
             "episodes); the runs' files report means over episodes"
@@ -471,13 +476,13 @@ def _notes(
     notes += sorted(f"no interval: {reason}" if not reason.startswith("no ") else reason
                     for reason in without if reason)  # fmt: skip
     if test == "bootstrap" and pairs:
-        smallest = smallest_p_value(drawn.n_resamples, drawn.design) * len(pairs)
+        smallest = smallest_p_value(n_resamples, units.design) * len(pairs)
         needed = resamples_for(2 * len(pairs), "accuracy", settings.alpha)
-        if smallest > settings.alpha and smallest_p_value(needed, drawn.design) * len(pairs) > settings.alpha:
+        if smallest > settings.alpha and smallest_p_value(needed, units.design) * len(pairs) > settings.alpha:
             notes.append(f"too few groups for {len(pairs)} corrected comparisons: no difference can hold")
         elif smallest > settings.alpha:
             notes.append(
-                f"{drawn.n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
+                f"{n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
                 f"no difference can hold; use `n_bootstrap` {needed}"
             )
     if statistics.note:
@@ -492,8 +497,31 @@ def _notes(
 # Encoders over several datasets.
 
 
+def ranked_block(values: Floats, *, alpha: float, lower_is_better: bool) -> RankedBlock | None:
+    """Mean ranks of models over datasets, `values` [datasets, models] with NaN for gaps.
+
+    None when fewer than two datasets share two models.
+    """
+    rows, columns = complete_block(np.isfinite(values))
+    if len(rows) < 2 or len(columns) < 2:
+        return None
+    scores = values[np.ix_(rows, columns)]
+    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
+    order = np.argsort(ranks, kind="stable")
+    critical = nemenyi_critical_difference(len(columns), len(rows), alpha=alpha)
+    return RankedBlock(
+        rows=tuple(rows),
+        columns=tuple(columns[k] for k in order),
+        scores=scores[:, order],
+        mean_ranks=ranks[order],
+        friedman=friedman(scores),
+        critical_difference=critical,
+        groups=tuple(cliques(ranks[order], critical)),
+    )
+
+
 def _rank_over_datasets(
-    tables: Sequence[DatasetTable], *, alpha: float, lower_is_better: bool, rope: float = 0.01
+    tables: Sequence[DatasetTable], *, alpha: float, lower_is_better: bool, rope: float
 ) -> DatasetRanking | None:
     """The ranking, or None when fewer than two datasets share two encoders."""
     everyone = sorted({entry.name for table in tables for entry in table.entries})

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from histobench.core.files import write_json, write_text
-from histobench.core.text import markdown_text, spreadsheet_cell
-from histobench.roi.comparison.comparison import Comparison, DatasetTable, Entry, Pair
-from histobench.roi.comparison.dataset_ranking import DatasetRanking
+from histobench.core.text import csv_text, markdown_text, spreadsheet_cell
+from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Entry, Pair
 from histobench.roi.comparison.grids import Grid, grids
 from histobench.statistics.intervals import Interval
 
@@ -236,11 +233,9 @@ def encoders_csv(comparison: Comparison) -> str:
                     pair.simultaneous.high,
                     pair.p_simultaneous,
                 ]
-            row += [None] * (len(header) - 3 - len(row))
-            standings = table.standings
-            if standings is not None and entry.name in standings.ranks:
-                row += [*standings.ranks[entry.name], entry.name in standings.best.listed()]
-            rows.append(row + [None] * (len(header) - len(row)))
+            standing = _standing(table, entry.name).values()
+            row += [None] * (len(header) - len(standing) - len(row))
+            rows.append([*row, *standing])
     return _csv(header, rows)
 
 
@@ -333,11 +328,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _csv(header: list[str], rows: list[list[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_plain(value) for value in row] for row in rows)
-    return text.getvalue()
+    return csv_text(header, ([_plain(value) for value in row] for row in rows))
 
 
 def _plain(value: object) -> object:

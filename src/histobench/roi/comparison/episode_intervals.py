@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.comparison.metric_intervals import (
     METHOD,
     NO_CALIBRATION_INTERVAL,
@@ -18,9 +18,20 @@ from histobench.roi.comparison.metric_intervals import (
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
+from histobench.roi.metrics.formulas import label_metrics_of
+from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
+from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import FEW_SHOT
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import LeaveOneOut, crossed, interaction_variance, jackknife_bounds
+from histobench.statistics.jackknife import (
+    LeaveOneOut,
+    crossed,
+    interaction_variance,
+    jackknife_bounds,
+    means_without_each,
+)
 from histobench.statistics.resampling import SamplingDesign, jackknife_blocks, sampling_design
 
 # Means over episodes or runs, with each test unit and each episode left out.
@@ -127,7 +138,7 @@ def _label_metrics_left_out(
         each = each.reshape(size, n_blocks, way, way)
         total = each.sum(axis=1, keepdims=True)
         tables = np.concatenate([total, total - each], axis=1).astype(np.float64)
-        scores = label_metrics_of_confusions(tables.reshape(-1, way, way), metrics)
+        scores = label_metrics_of(tables.reshape(-1, way, way), metrics)
         for metric in metrics:
             parts[metric].append(scores[metric].reshape(size, n_blocks + 1))
     return {metric: np.concatenate(values) for metric, values in parts.items()}
@@ -181,15 +192,13 @@ def crossed_intervals(
     reason = why_no_interval(metric, units)
     if reason is not None:
         return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=reason))
-    undefined = Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
+    why, count = "undefined when a unit or an episode is left out", len(found.left_out)
     size = float(len(units.labels))
     low, high = jackknife_bounds(
         found, scale_of(metric, n_classes or units.n_columns), size, effective=units.worth(size), level=level
     )
     return {
-        name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
-        if np.isfinite(a + b)
-        else undefined
+        name: Interval.of(a, b, level=level, method=METHOD, n_valid=count, why_none=why)
         for name, a, b in zip(found.names, low, high, strict=True)
     }
 
@@ -208,29 +217,98 @@ def crossed_entries(
         if value is None:
             continue
         # Half-precision probabilities move an area by less than its last printed digit; the file's counts.
-        centred = LeaveOneOut(
-            found.names,
-            np.array([value]),
-            found.left_out + (value - found.values[0]),
-            found.stratum_of,
-            found.freedom,
-        )
+        moved = found.left_out + (value - found.values[0])
+        centred = replace(found, values=np.array([value]), left_out=moved)
         interval = crossed_intervals(centred, metric, units, n_classes=way)[metric]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,
             "ci_upper": interval.high,
-            "std": float(found.variance()[0] ** 0.5),
+            "std": float(found.variance[0] ** 0.5),
             "method": interval.method,
             "n_valid": interval.n_valid,
             "reason": interval.reason,
         }
     for metric in sorted(CALIBRATION_METRICS & set(reported)):
-        entries[metric] = {
-            "value": reported[metric],
-            "ci_lower": None,
-            "ci_upper": None,
-            "n_valid": 0,
-            "reason": NO_CALIBRATION_INTERVAL,
-        }
+        entries[metric] = missing_entry(reported[metric], NO_CALIBRATION_INTERVAL)
     return entries
+
+
+def missing_entry(value: float | None, reason: str) -> dict[str, Any]:
+    """A value without an interval, as files say it."""
+    return {"value": value, "ci_lower": None, "ci_upper": None, "n_valid": 0, "reason": reason}
+
+
+# Runs that report means over episodes or runs, compared by what they report.
+
+
+@dataclass(frozen=True)
+class EpisodeTable:
+    """One metric of several runs, a column each, as the runs report it."""
+
+    found: LeaveOneOut
+    resampled: str  # in words
+    note: str = ""
+
+
+def reports_episodes(run: StoredRun) -> bool:
+    """Whether the run's metrics are means over episodes or runs."""
+    return TaskFiles.beside(run.path).per_episode.exists()
+
+
+def resampled_with(run: StoredRun, n_episodes: int, units: SamplingUnits) -> str:
+    """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
+    episodes = "episodes" if run.task == FEW_SHOT else "training runs"
+    return units.resampled if n_episodes < 2 else f"{episodes} and {units.resampled}"
+
+
+def episode_tables(
+    named: Mapping[str, StoredRun], reference: Predictions, units: SamplingUnits, metrics: Sequence[str]
+) -> dict[str, EpisodeTable] | None:
+    """A table for every metric; None where some run's metrics are not means over episodes.
+
+    Over episodes and test units where every run kept what its episodes predicted, otherwise over episodes.
+    """
+    if not all(map(reports_episodes, named.values())):
+        return None
+    design = sampling_design(len(reference), clusters=units.group_of)
+    aligned = {name: _aligned(run, reference) for name, run in named.items()}
+    kept = {name: episodes for name, episodes in aligned.items() if episodes is not None}
+    crossed_over: list[str] = []
+    if len(kept) == len(named):
+        known = [known_metrics(episodes) for episodes in kept.values()]
+        crossed_over = [metric for metric in metrics if all(metric in each for each in known)]
+    left_out = {name: left_out_values(episodes, design, crossed_over) for name, episodes in kept.items()}
+    tables: dict[str, EpisodeTable] = {}
+    for metric in metrics:
+        values = np.array([run.metrics.get(metric) for run in named.values()], dtype=np.float64)
+        if metric in crossed_over:
+            columns = [left_out[name][metric] for name in named]
+            found = crossed_columns(tuple(named), columns, design, freedom=units.freedom)
+            words = resampled_with(next(iter(named.values())), min(map(len, kept.values())), units)
+            tables[metric] = EpisodeTable(replace(found, values=values), words)
+        else:
+            rows = _per_episode(named, metric)
+            if rows is not None:
+                found = LeaveOneOut.unstratified(tuple(named), values, means_without_each(rows))
+                note = NO_FILE if len(kept) < len(named) else NOT_KEPT
+                tables[metric] = EpisodeTable(found, "episodes", note)
+    return tables
+
+
+def _aligned(run: StoredRun, reference: Predictions) -> EpisodePredictions | None:
+    """The run's episodes with the images in the order of the reference (`aligned` has checked the names)."""
+    names = run.predictions.img_names
+    if run.episodes is None or names == reference.img_names:
+        return run.episodes
+    place = {name: k for k, name in enumerate(names)}
+    return run.episodes.taken(np.array([place[name] for name in reference.img_names]))
+
+
+def _per_episode(named: Mapping[str, StoredRun], metric: str) -> Floats | None:
+    """The metric of each episode [E, runs] from the runs' files; None where episodes are not paired."""
+    columns = [run.per_episode for run in named.values()]
+    rows = [column[metric] for column in columns if column is not None and metric in column]
+    if len(rows) < len(named) or len({len(row) for row in rows}) > 1:
+        return None
+    return np.stack(rows, axis=1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from histobench.roi.comparison.comparison import Comparison, DatasetTable
-from histobench.roi.comparison.dataset_ranking import DatasetRanking
+from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable
 from histobench.roi.comparison.pairs import TEST_NAMES
 from histobench.roi.encoders.own_name import UNCHECKED, combined_parts
 from histobench.roi.task_catalogue import PATIENT
@@ -52,16 +51,10 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
-        if pair is not None and table.decides_together:
-            tail = (
-                shown(pair.difference, pair.simultaneous, digits=digits),
-                shown_p(pair.p_simultaneous) + (" *" if pair.holds else ""),
-            )
-        elif pair is not None:
-            tail = (
-                shown(pair.difference, pair.interval, digits=digits),
-                shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
-            )
+        if pair is not None:
+            interval, p = table.deciding(pair)
+            star = " *" if pair.holds else ""
+            tail = shown(pair.difference, interval, digits=digits), shown_p(p) + star
         rank = "-" if entry.rank is None else str(entry.rank)
         ranks = () if standings is None else (_ranks(standings.ranks.get(entry.name)),)
         marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
@@ -138,8 +131,7 @@ def combination_words(comparison: Comparison, table: DatasetTable, *, digits: in
     for both, sentence in beaten_parts(values, difference, lower=comparison.lower_is_better):
         pair = None if both is None else table.pair(*both)
         if pair is not None:
-            interval = pair.simultaneous if table.decides_together else pair.interval
-            p = pair.p_simultaneous if table.decides_together else pair.p_adjusted
+            interval, p = table.deciding(pair)
             sentence += f": {shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
         words.append(sentence)
     return words
@@ -192,25 +184,25 @@ def unchecked_words(caveats_of: Iterable[tuple[str, Iterable[str]]]) -> list[str
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
     """Every encoder against every other: row - column, starred where the difference is shown."""
     names = [entry.name for entry in table.entries]
-    rows = []
-    for first in names:
-        cells = []
-        for second in names:
-            pair = None if first == second else table.pair(first, second)
-            star = "*" if pair is not None and pair.holds else ""
-            cells.append("" if pair is None else f"{pair.difference + 0.0:+.{digits}f}{star}")
-        rows.append((first, *cells))
-    return Grid(
-        title=f"{table.dataset or 'results'}: row minus column",
-        header=("", *names),
-        rows=tuple(rows),
-        notes=(
-            f"* differ: the interval that holds together with those of all other pairs "
-            f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
-            if table.decides_together
-            else f"* differ after Holm correction at {comparison.alpha:g}",
-        ),
+
+    def cell(i: int, j: int) -> str:
+        pair = None if i == j else table.pair(names[i], names[j])
+        return "" if pair is None else f"{pair.difference + 0.0:+.{digits}f}{'*' if pair.holds else ''}"
+
+    note = (
+        f"* differ: the interval that holds together with those of all other pairs "
+        f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
+        if table.decides_together
+        else f"* differ after Holm correction at {comparison.alpha:g}"
     )
+    return _matrix(f"{table.dataset or 'results'}: row minus column", names, cell, note)
+
+
+def _matrix(title: str, names: Sequence[str], cell: Callable[[int, int], str], note: str) -> Grid:
+    """Every name against every other: `cell` of their places, row and column."""
+    places = range(len(names))
+    rows = tuple((names[i], *(cell(i, j) for j in places)) for i in places)
+    return Grid(title, ("", *names), rows, (note,))
 
 
 def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> Grid:
@@ -259,52 +251,34 @@ def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> G
 def win_grid(ranking: DatasetRanking) -> Grid:
     """Wins, ties and losses of each encoder against each other over the datasets."""
     counts = ranking.win_tie_loss
-    rows = []
-    for i, first in enumerate(ranking.names):
-        cells = [
-            "" if i == j else f"{counts.wins[i, j]}/{counts.ties[i, j]}/{counts.losses[i, j]}"
-            for j in range(len(ranking.names))
-        ]
-        rows.append((first, *cells))
-    return Grid(
-        title="win/tie/loss of row against column",
-        header=("", *ranking.names),
-        rows=tuple(rows),
-        notes=(
-            "a win or a loss is a difference whose interval excludes 0 and holds together with all others "
-            "of its dataset",
-        ),
+    return _matrix(
+        "win/tie/loss of row against column",
+        ranking.names,
+        lambda i, j: "" if i == j else f"{counts.wins[i, j]}/{counts.ties[i, j]}/{counts.losses[i, j]}",
+        "a win or a loss is a difference whose interval excludes 0 and holds together with all others "
+        "of its dataset",
     )
 
 
 def chances_grid(ranking: DatasetRanking) -> Grid:
     """How likely each encoder is better than each other on datasets like these (Bayesian signed-rank)."""
-    names = [name for name, _ in ranking.run_on]
-    rows = []
-    for first, chances in zip(names, ranking.chances, strict=True):
-        cells = [
-            ""
-            if chance is None
-            else "-"
-            if chance.datasets < LEAST_DATASETS
-            else f"{_percent(chance.better)}/{_percent(chance.equivalent)}/{_percent(chance.worse)}"
-            for chance in chances
-        ]
-        rows.append((first, *cells))
-    return Grid(
-        title="chances in % that row is better than, equivalent to, worse than column on datasets like these",
-        header=("", *names),
-        rows=tuple(rows),
-        notes=(
-            f"Bayesian signed-rank test; equivalent: apart by at most {ranking.rope:g} (`rope`); each pair "
-            f"on the datasets that both were run on (-: fewer than {LEAST_DATASETS}); "
-            "their values are taken as exact",
-        ),
+
+    def cell(i: int, j: int) -> str:
+        chance = ranking.chances[i][j]
+        if chance is None:
+            return ""
+        if chance.datasets < LEAST_DATASETS:
+            return "-"
+        return "/".join(f"{100 * share:.0f}" for share in (chance.better, chance.equivalent, chance.worse))
+
+    return _matrix(
+        "chances in % that row is better than, equivalent to, worse than column on datasets like these",
+        [name for name, _ in ranking.run_on],
+        cell,
+        f"Bayesian signed-rank test; equivalent: apart by at most {ranking.rope:g} (`rope`); each pair "
+        f"on the datasets that both were run on (-: fewer than {LEAST_DATASETS}); "
+        "their values are taken as exact",
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}"
 
 
 def shown(value: float | None, interval: Interval, *, digits: int = 4) -> str:

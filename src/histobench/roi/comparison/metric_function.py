@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.metrics.batched import evaluate_resamples
+from histobench.roi.metrics.batched import evaluate_resamples, summing_matrix
 from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS, OF_TARGETS
-from histobench.roi.metrics.formulas import CALIBRATION_BINS, Tally, label_metrics_of
+from histobench.roi.metrics.formulas import label_metrics_of
 
 if TYPE_CHECKING:
     from histobench.roi.predictions import Predictions
@@ -79,69 +80,24 @@ def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
     return evaluate
 
 
-def label_metrics_of_confusions(
-    confusions: Floats, wanted: Collection[str] | None = None
-) -> dict[str, Floats]:
-    """The label metrics of confusion matrices [b, c, c], [b] each; those `wanted`, and maybe more."""
-    return label_metrics_of(_confusion_only(confusions), wanted)
-
-
 def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
-    tally = _confusions(runs)
-
-    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
-        return {
-            name: label_metrics_of_confusions(confusion, [metric])[metric]
-            for name, confusion in tally(counts).items()
-        }
-
-    return evaluate
-
-
-def _confusions(runs: Mapping[str, Predictions]) -> Callable[[NDArray[np.int32]], Mapping[str, Floats]]:
-    """Confusion matrices [b, c, c] of every run as a function of counts."""
-    from scipy import sparse
-
-    sizes = {name: _n_classes(predictions) for name, predictions in runs.items()}
+    """From the confusion matrices of all runs, which one product gives."""
+    sizes = {name: predictions.n_columns for name, predictions in runs.items()}
     cells = sparse.vstack(
-        [_cells(predictions, sizes[name]) for name, predictions in runs.items()], format="csr"
+        [
+            summing_matrix(run.labels * c + run.predicted, np.arange(len(run)), (c * c, len(run)))
+            for run, c in zip(runs.values(), sizes.values(), strict=True)
+        ],
+        format="csr",
     )
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         tallied = (cells @ np.ascontiguousarray(counts.T, dtype=np.float64)).T
         values, start = {}, 0
         for name, c in sizes.items():
-            values[name] = tallied[:, start : start + c * c].reshape(-1, c, c)
+            confusion = tallied[:, start : start + c * c].reshape(-1, c, c)
+            values[name] = label_metrics_of(confusion, [metric])[metric]
             start += c * c
         return values
 
     return evaluate
-
-
-def _cells(predictions: Predictions, c: int) -> NDArray[np.float64]:
-    from scipy import sparse
-
-    n = len(predictions)
-    rows = predictions.labels * c + predictions.predicted
-    return sparse.csr_matrix((np.ones(n), (rows, np.arange(n))), shape=(c * c, n))
-
-
-def _n_classes(predictions: Predictions) -> int:
-    seen = max(int(predictions.labels.max(initial=-1)), int(predictions.predicted.max(initial=-1))) + 1
-    return max(len(predictions.classes), predictions.probabilities.shape[1], seen)
-
-
-def _confusion_only(confusion: Floats) -> Tally:
-    """A tally that knows only the confusion matrices; what needs more comes out as NaN."""
-    size, c = confusion.shape[:2]
-    unknown = np.full(size, np.nan)
-    return Tally(
-        confusion=confusion,
-        concordance=np.full((size, c, c), np.nan),
-        average_precision=np.full((size, c), np.nan),
-        micro_auroc=unknown,
-        micro_auprc=unknown,
-        log_loss=unknown,
-        squared_error=unknown,
-        calibration=np.full((size, CALIBRATION_BINS, 3), np.nan),
-    )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.sampling_units import (
     FEWEST_GROUPS,
     FEWEST_GROUPS_OF_CLASS,
@@ -31,7 +31,7 @@ from histobench.roi.comparison.sampling_units import (
 )
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import metric_of
-from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY
+from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY, label_metrics_of
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval, mean_of_proportions, most_unseen, wilson_bounds
 from histobench.statistics.jackknife import (
@@ -72,37 +72,29 @@ class RecallBounds:
     few: NDArray[np.bool_]  # mistakes, or right predictions, in fewer than `FEWEST_GROUPS_OF_CLASS` units
 
 
-def run_metric_intervals(
-    predictions: Predictions, *, level: float = 0.95
-) -> tuple[dict[str, float], dict[str, Interval]]:
+def run_metric_intervals(predictions: Predictions) -> tuple[dict[str, float], dict[str, Interval]]:
     """Value and interval of every metric of one run, those of its classes as `recall@0` and the like."""
     known = scored(predictions)
     units = SamplingUnits.of(known)
     evaluate = all_metrics(known, by_class=True)
     observed = evaluate(np.ones((1, len(known)), dtype=np.int32))
-    left_out = _left_out(known, units)
+    if units.n_units < 2:
+        left_out = dict.fromkeys(observed, np.full(1, np.nan))
+    elif units.group_of is None:
+        left_out = evaluate_left_out(
+            known.probabilities, known.labels, predicted=known.predicted, by_class=True
+        )
+    else:
+        left_out = jackknife_of_all(evaluate, sampling_design(len(known), clusters=units.group_of))
     confusion = confusion_of(known, units.n_columns)[None]
-    recalls = recall_bounds([known], units, level=level)
+    recalls = recall_bounds([known], units)
     intervals = {
         name: metric_intervals(
-            name, units, values, left_out[name][:, None], confusions=confusion, recalls=recalls, level=level
+            name, units, values, left_out[name][:, None], confusions=confusion, recalls=recalls
         )[0]
         for name, values in observed.items()
     }
     return {name: float(values[0]) for name, values in observed.items()}, intervals
-
-
-def _left_out(predictions: Predictions, units: SamplingUnits) -> Mapping[str, Floats]:
-    if units.n_units < 2:
-        evaluate = all_metrics(predictions, by_class=True)
-        nothing = evaluate(np.zeros((1, len(predictions)), dtype=np.int32))
-        return {name: np.full(1, np.nan) for name in nothing}
-    if units.group_of is None:
-        return evaluate_left_out(
-            predictions.probabilities, predictions.labels, predicted=predictions.predicted, by_class=True
-        )
-    design = sampling_design(len(predictions), clusters=units.group_of)
-    return jackknife_of_all(all_metrics(predictions, by_class=True), design)
 
 
 def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
@@ -134,16 +126,15 @@ def metric_intervals(
     if units.group_of is None and (facts.proportion or label is not None):
         shares = _proportions(name, label, confusions, level)
         if shares is not None:
-            return [_checked(interval, value) for interval, value in zip(shares, values, strict=True)]
+            undefined = _none(level, "undefined on the test set")
+            return [
+                interval if np.isfinite(value) else undefined
+                for interval, value in zip(shares, values, strict=True)
+            ]
     scale = scale_of(name, units.n_columns)
     size, worth = _sizes(name, label, units)
-    table = LeaveOneOut(
-        tuple(map(str, range(len(values)))),
-        values,
-        left_out,
-        np.zeros(len(left_out), np.int64),
-        units.freedom_of_all(by_class=True) if facts.kind in _AREAS else units.freedom,
-    )
+    freedom = units.freedom_of_all(by_class=True) if facts.kind in _AREAS else units.freedom
+    table = LeaveOneOut.unstratified((name,) * len(values), values, left_out, freedom=freedom)
     grouped = units.group_of is not None
     # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
     adapt = grouped or (facts.kind != "labels" and label is None) or facts.kind in _AREAS
@@ -165,13 +156,14 @@ def metric_intervals(
     found = [
         Interval(float(a), float(b), level, METHOD, len(left_out))
         if np.isfinite([a, b]).all()
-        else _none(level, _undefined(name, label, units, value))
+        else _none(level, _undefined(label, units, value))
         for a, b, value in zip(low, high, values, strict=True)
     ]
     if grouped and facts.kind == "loss":
         mistakes = confusions.sum(axis=(1, 2)) - np.trace(confusions, axis1=1, axis2=2)
+        needed = f"(over groups, the interval of a loss needs {FEWEST_MISTAKES})"
         return [
-            interval if count >= FEWEST_MISTAKES else _none(level, _few_mistakes(int(count)))
+            interval if count >= FEWEST_MISTAKES else _none(level, f"too few mistakes: {count} {needed}")
             for interval, count in zip(found, mistakes, strict=True)
         ]
     return found
@@ -207,10 +199,6 @@ def _proportions(
         Interval(float(a), float(b), level, method, int(size))
         for a, b, size in zip(low, high, sizes, strict=True)
     ]
-
-
-def _checked(interval: Interval, value: float) -> Interval:
-    return interval if np.isfinite(value) else _none(interval.level, "undefined on the test set")
 
 
 def _parts(metric: str, units: SamplingUnits) -> tuple[str, int | None]:
@@ -262,13 +250,9 @@ def recall_bounds(runs: Sequence[Predictions], units: SamplingUnits, *, level: f
         members = sizes[:, k] < total
         with np.errstate(divide="ignore", invalid="ignore"):
             left_out = (own.sum(axis=0) - own) / (total - sizes[:, [k]])
-        table = LeaveOneOut(
-            tuple(map(str, range(m))),
-            own.sum(axis=0) / total,
-            np.where(members[:, None], left_out, np.nan),
-            np.zeros(n_units, np.int64),
-            units.freedom,
-        )
+        left_out = np.where(members[:, None], left_out, np.nan)
+        values = own.sum(axis=0) / total
+        table = LeaveOneOut.unstratified(("recall",) * m, values, left_out, freedom=units.freedom)
         low[:, k], high[:, k] = jackknife_bounds(
             table, LOGIT, total, effective=units.worth(total, label=int(k)), level=level
         )
@@ -313,7 +297,7 @@ def _with_recall(name: str, confusions: NDArray[np.int64], k: int, recall: Float
     shares = np.where(mistakes > 0, row / np.maximum(mistakes, 1), evenly)
     changed[:, k] = (size * (1 - recall))[:, None] * shares
     changed[:, k, k] = size * recall
-    return np.asarray(label_metrics_of_confusions(changed, [name])[name])
+    return np.asarray(label_metrics_of(changed, [name])[name])
 
 
 def pair_floor(
@@ -338,7 +322,7 @@ def pair_floor(
     facts = metric_of(_parts(metric, units)[0])
     m, reach = len(found.names), t_quantile(found.freedom, level)
     known = np.array([intervals[name].low is not None for name in found.names])
-    covariance = found.covariance()
+    covariance = found.covariance
     spread = np.diag(covariance)
     floor = np.zeros((m, m))
     if facts.kind == "labels" and runs is not None:
@@ -353,7 +337,7 @@ def pair_floor(
 
 def _adapted(found: LeaveOneOut, reach: float, level: float) -> Floats:
     """Standard errors of lower bounds [m, m], widened as the units' influences on each difference ask for."""
-    influences = found.influences()
+    influences = found.influences
     errors = np.zeros((len(found.names), len(found.names)))
     for i in range(len(errors)):
         apart = influences[:, [i]] - influences
@@ -365,7 +349,7 @@ def _adapted(found: LeaveOneOut, reach: float, level: float) -> Floats:
 
 def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: float, level: float) -> Floats:
     m = len(found.names)
-    influences, covariance = found.influences(), found.covariance()
+    influences, covariance = found.influences, found.covariance
     spread = np.diag(covariance)
     ends = [(intervals[name].low, intervals[name].high) for name in found.names]
     low, high = np.array(ends, dtype=np.float64).T
@@ -417,7 +401,7 @@ def range_of(metric: str, n_classes: int) -> tuple[float, float]:
     return (-1.0 if scale == "fisher" else 0.0), 1.0
 
 
-def _undefined(name: str, label: int | None, units: SamplingUnits, value: float) -> str:
+def _undefined(label: int | None, units: SamplingUnits, value: float) -> str:
     if not np.isfinite(value):
         return "undefined on the test set"
     present = np.flatnonzero(units.class_sizes > 0)
@@ -425,10 +409,6 @@ def _undefined(name: str, label: int | None, units: SamplingUnits, value: float)
     if units.units_of_class[rarest] == 1:
         return f"class {units.name(rarest)} occurs in one of the {units.word} only"
     return f"undefined when one of the {units.word} is left out"
-
-
-def _few_mistakes(count: int) -> str:
-    return f"too few mistakes: {count} (over groups, the interval of a loss needs {FEWEST_MISTAKES})"
 
 
 def _none(level: float, reason: str) -> Interval:

@@ -98,11 +98,11 @@ def summarise(results_dir: Path) -> tuple[RobustnessTable, ...]:
     return tables
 
 
-def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
+def robustness_grid(table: RobustnessTable) -> Grid:
     """The table as text: one row per encoder, values with 95 % intervals over groups."""
     first = table.packs[0].content
     shown = shown_measures(table)
-    rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in shown)) for pack in table.packs)
+    rows = tuple((pack.encoder, *(_cell(pack, name) for name, _, _ in shown)) for pack in table.packs)
     intervals = f"intervals: 95 %, {METHOD}"
     counted = (
         f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites"
@@ -160,13 +160,9 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
             continue
         columns = np.stack([left_out[pack.path][name] for pack in known], axis=1)
         values = np.array([pack.value(name) for pack in known], dtype=np.float64)
-        strata = np.zeros(len(columns), dtype=np.int64)
         names = tuple(pack.encoder for pack in known)
-        gaps = differences(LeaveOneOut(names, values, columns, strata, len(columns) - 1.0))
-        sure = np.isfinite(gaps.p_value)
-        corrected = np.full(len(sure), np.nan)
-        if sure.any():
-            corrected[sure] = holm(gaps.p_value[sure].tolist())
+        gaps = differences(LeaveOneOut.unstratified(names, values, columns))
+        corrected = holm(gaps.p_value)
         for k, (first, second) in enumerate(zip(gaps.first, gaps.second, strict=True)):
             bounds = (gaps.low[k], gaps.high[k], gaps.p_value[k], corrected[k])
             found.append(
@@ -181,17 +177,15 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
     return tuple(found)
 
 
-def _cell(pack: StoredRobustness, name: str, digits: int) -> str:
+def _cell(pack: StoredRobustness, name: str) -> str:
     if name == COUNTED:
         share = pack.content["details"].get("support", {}).get("robustness_index")
         return "-" if share is None else f"{share:.0%}"
     found = pack.content["measures"].get(name) or {}
     if found.get("value") is None:
         return "-"
-    text = f"{found['value']:.{digits}f}"
-    if found.get("low") is None:
-        return text
-    return f"{text} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+    text = f"{found['value']:.3f}"
+    return text if found.get("low") is None else f"{text} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def _reasons(table: RobustnessTable) -> list[str]:
@@ -218,7 +212,7 @@ def index_words(table: RobustnessTable) -> list[str]:
     for pack in table.packs:
         found = pack.content["measures"].get("robustness_index") or {}
         if found.get("value") is not None:
-            shares.setdefault(_cell(pack, COUNTED, 0), []).append(pack.encoder)
+            shares.setdefault(_cell(pack, COUNTED), []).append(pack.encoder)
         elif found.get("reason"):
             reasons.setdefault(found["reason"], []).append(pack.encoder)
 

@@ -134,6 +134,15 @@ FEWEST_MISTAKES = 2
 ENOUGH_GROUPS = 12
 
 
+#: What is drawn again, by the kind of a `SamplingDesign`.
+RESAMPLED = {
+    "plain": "images",
+    "stratified": "images within classes",
+    "cluster": "groups (patients or slides)",
+    "stratified cluster": "groups (patients or slides) within classes",
+}
+
+
 @dataclass(frozen=True)
 class SamplingUnits:
     """Labels, and the unit of each image; `group_of` is None where images stand alone."""
@@ -146,18 +155,14 @@ class SamplingUnits:
     @classmethod
     def of(cls, predictions: Predictions) -> SamplingUnits:
         """Of images that were scored (see `scored`)."""
-        groups = image_groups(predictions)
-        codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        seen = max(int(predictions.labels.max(initial=-1)), int(predictions.predicted.max(initial=-1))) + 1
-        columns = max(len(predictions.classes), predictions.probabilities.shape[1], seen)
-        return cls(predictions.labels, codes, predictions.classes, columns)
+        codes = _group_codes(predictions)
+        return cls(predictions.labels, codes, predictions.classes, predictions.n_columns)
 
     @classmethod
     def of_target(cls, predictions: TargetPredictions) -> SamplingUnits:
         """Of a target without classes: all images are of one kind."""
-        groups = image_groups(predictions)
-        codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        return cls(np.zeros(len(predictions), dtype=np.int64), codes, (predictions.kind,), 1)
+        labels = np.zeros(len(predictions), dtype=np.int64)
+        return cls(labels, _group_codes(predictions), (predictions.kind,), 1)
 
     @property
     def unit_of(self) -> Ints:
@@ -168,6 +173,16 @@ class SamplingUnits:
     def n_units(self) -> int:
         """How many groups, or images where there are none."""
         return int(self.unit_of.max(initial=-1)) + 1
+
+    @property
+    def n_groups(self) -> int | None:
+        """How many groups; None where images stand alone."""
+        return None if self.group_of is None else self.n_units
+
+    @property
+    def resampled(self) -> str:
+        """What is left out, or drawn again, in words."""
+        return RESAMPLED["plain" if self.group_of is None else "cluster"]
 
     @property
     def word(self) -> str:
@@ -276,6 +291,11 @@ class SamplingUnits:
     def name(self, label: int) -> str:
         """What a class is called."""
         return self.classes[label] if label < len(self.classes) else str(label)
+
+
+def _group_codes(predictions: Predictions | TargetPredictions) -> Ints | None:
+    groups = image_groups(predictions)
+    return None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
 def scored(predictions: Predictions) -> Predictions:

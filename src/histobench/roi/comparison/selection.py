@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -107,25 +106,15 @@ def _preference(setting: str) -> tuple[int, int, str]:
 def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
     """A name for each run: its encoder, and what sets it apart where an encoder has several runs."""
     names = [run.identity.encoder or _folder(run) for run in runs]
-    for what in (_preset, _size, _seed, _folder, _file):
-        seen = Counter(names)
+    for what in _APART:
+        values: dict[str, set[str]] = {}
+        for name, run in zip(names, runs, strict=True):
+            values.setdefault(name, set()).add(what(run))
         names = [
-            f"{name} [{what(run)}]" if seen[name] > 1 and _differs(name, names, runs, what) else name
+            f"{name} [{what(run)}]" if len(values[name]) > 1 else name
             for name, run in zip(names, runs, strict=True)
         ]
     return dict(zip(names, runs, strict=True))
-
-
-def _preset(run: StoredRun) -> str:
-    return run.identity.preset
-
-
-def _size(run: StoredRun) -> str:
-    return f"size {run.identity.size}"
-
-
-def _seed(run: StoredRun) -> str:
-    return f"seed {run.identity.seed}"
 
 
 def _folder(run: StoredRun) -> str:
@@ -136,16 +125,14 @@ def _folder(run: StoredRun) -> str:
     return folder.as_posix() if folder != Path() else "."
 
 
-def _file(run: StoredRun) -> str:
-    """What is left to tell copies of a results file apart that lie side by side."""
-    return run.path.name
-
-
-def _differs(
-    name: str, names: Sequence[str], runs: Sequence[StoredRun], what: Callable[[StoredRun], str]
-) -> bool:
-    values = {what(run) for other, run in zip(names, runs, strict=True) if other == name}
-    return len(values) > 1
+#: What may set the runs of an encoder apart; the file tells copies of results that lie side by side.
+_APART: tuple[Callable[[StoredRun], str], ...] = (
+    lambda run: run.identity.preset,
+    lambda run: f"size {run.identity.size}",
+    lambda run: f"seed {run.identity.seed}",
+    _folder,
+    lambda run: run.path.name,
+)
 
 
 #: What runs are chosen by, and where it stands in a run.

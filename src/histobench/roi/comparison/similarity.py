@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from histobench.core.devices import spread
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.similarity_table import MEASURES, Similarity
-from histobench.roi.features.feature_file import FeatureSet, load
+from histobench.roi.features.feature_file import load
 from histobench.roi.protocols.neighbours import Centring, nearest
 from histobench.statistics.jackknife import t_quantile
 
@@ -76,16 +77,18 @@ def similarity(
     room = _Room()
     own = {name: _hsic_terms(values, values, room) for name, values in ready.items()}
     found = []
+    number = int(blocks.max()) + 1
     for first, second in combinations(rows, 2):
+        values: dict[str, Floats] = {}  # of all images, then without each block
         if ready:
-            values = _ratio(_hsic_terms(ready[first], ready[second], room), own[first], own[second])
-            found.append(_with_interval(dataset, "cka", first, second, values[0], values[1:], blocks))
+            values["cka"] = _ratio(_hsic_terms(ready[first], ready[second], room), own[first], own[second])
         if near:
-            shared = shared_neighbors(near[first], near[second])
-            found.append(_of_means(dataset, "neighbors", first, second, shared, blocks))
+            values["neighbors"] = _means(shared_neighbors(near[first], near[second]), blocks)
         if "errors" in measures and errors is not None and first in errors and second in errors:
             wrong = np.asarray(errors[first], dtype=bool), np.asarray(errors[second], dtype=bool)
-            found.append(_kappa(dataset, first, second, *wrong, blocks))
+            values["errors"] = _kappa(*wrong, blocks)
+        for measure, each in values.items():
+            found.append(_with_interval(Similarity(dataset, measure, first, second, None), each, number))
     return found
 
 
@@ -107,49 +110,19 @@ def blocks_of(groups: Sequence[str] | None, count: int) -> NDArray[np.int64]:
     return codes.astype(np.int64)
 
 
-def _with_interval(
-    dataset: str,
-    measure: str,
-    first: str,
-    second: str,
-    value: float,
-    without: Floats,
-    blocks: NDArray[np.int64],
-) -> Similarity:
-    number = int(blocks.max()) + 1
+def _with_interval(pair: Similarity, values: Floats, number: int) -> Similarity:
+    """The pair with its value and interval from those of all images, then without each block."""
+    value, without = float(values[0]), values[1:]
     if not math.isfinite(value):
-        return Similarity(dataset, measure, first, second, None, reason="not defined: no spread")
+        return replace(pair, reason="not defined: no spread")
     if number < 3 or not np.isfinite(without).all():
-        return Similarity(dataset, measure, first, second, value, reason=f"{number} groups: no interval")
+        return replace(pair, value=value, reason=f"{number} groups: no interval")
     error = math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
     reach = t_quantile(number - 1) * error
-    return Similarity(
-        dataset, measure, first, second, value, max(value - reach, -1.0), min(value + reach, 1.0)
-    )
+    return replace(pair, value=value, low=max(value - reach, -1.0), high=min(value + reach, 1.0))
 
 
 # Debiased linear CKA (Kornblith et al. 2019) with the unbiased HSIC of Song et al. 2012
-
-
-def debiased_cka(first: ArrayLike, second: ArrayLike) -> float:
-    """Linear CKA of features [n, p] and [n, q] with the unbiased estimator of HSIC.
-
-    >>> draw = np.random.default_rng(0)
-    >>> x = draw.normal(size=(50, 4))
-    >>> turn = np.linalg.qr(draw.normal(size=(4, 4)))[0]
-    >>> round(debiased_cka(x, 3 * x @ turn + 1), 6)
-    1.0
-    """
-    one, two = (torch.as_tensor(np.asarray(values)) for values in (first, second))
-    blocks = np.zeros(len(one), dtype=np.int64)
-    terms = [cka_terms(*pair, blocks)[0] for pair in ((one, two), (one, one), (two, two))]
-    return float(terms[0] / math.sqrt(terms[1] * terms[2]))
-
-
-def cka_terms(first: Tensor, second: Tensor, blocks: NDArray[np.int64]) -> Floats:
-    """Unbiased HSIC of all images, then without each block: [1 + blocks]."""
-    exact = max(first.numel(), second.numel()) <= DOUBLE
-    return _hsic_terms(_Rows(first, blocks, exact=exact), _Rows(second, blocks, exact=exact))
 
 
 class _Rows:
@@ -175,15 +148,15 @@ class _Rows:
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
 
-def _hsic_terms(a: _Rows, b: _Rows, room: _Room | None = None) -> Floats:
-    """The terms of a pair.
+def _hsic_terms(a: _Rows, b: _Rows, room: _Room) -> Floats:
+    """Unbiased HSIC of all images, then without each block: [1 + blocks].
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
     (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three
     terms follow from X'Y and sums over rows. Without a block, C = X'Y loses the block's own product P, and
     |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
     """
-    cross, dots, norms = _products(a, b, room or _Room())
+    cross, dots, norms = _products(a, b, room)
     both = a.square * b.square
     y_u, x_v = ((rows.x.T @ u.to(rows.kind)).double() for rows, u in ((b, a.u), (a, b.u)))
     trace = (cross**2).sum() - both.sum()
@@ -283,33 +256,24 @@ def shared_neighbors(first: NDArray[np.int64], second: NDArray[np.int64]) -> Flo
     return (merged[:, 1:] == merged[:, :-1]).sum(axis=1) / first.shape[1]
 
 
-def _of_means(
-    dataset: str, measure: str, first: str, second: str, values: Floats, blocks: NDArray[np.int64]
-) -> Similarity:
+def _means(values: Floats, blocks: NDArray[np.int64]) -> Floats:
+    """The mean of all images, then without each block."""
     sums, counts = np.bincount(blocks, values), np.bincount(blocks)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (values.sum() - sums) / (len(values) - counts)
-    return _with_interval(dataset, measure, first, second, float(values.mean()), without, blocks)
+    return np.append(values.mean(), without)
 
 
 # Shared errors
 
 
-def _kappa(
-    dataset: str,
-    first: str,
-    second: str,
-    wrong: NDArray[np.bool_],
-    other: NDArray[np.bool_],
-    blocks: NDArray[np.int64],
-) -> Similarity:
+def _kappa(wrong: NDArray[np.bool_], other: NDArray[np.bool_], blocks: NDArray[np.int64]) -> Floats:
     """Cohen's kappa of being wrong: 1 where both err on the same images, 0 as by chance."""
     cells = np.stack(
         [np.bincount(blocks, part) for part in (wrong & other, wrong, other, np.ones(len(wrong)))]
     )
     total = cells.sum(axis=1)
-    without = _kappa_of(total[:, None] - cells)
-    return _with_interval(dataset, "errors", first, second, float(_kappa_of(total)), without, blocks)
+    return np.append(_kappa_of(total), _kappa_of(total[:, None] - cells))
 
 
 def _kappa_of(cells: Floats) -> Floats:
@@ -347,26 +311,23 @@ def similarity_of_results(
     found: list[Similarity] = []
     for name, files in sets.items():
         loaded = {encoder: load(path) for encoder, path in files.items()}
-        kept, order = _same_images(name, loaded)
-        first = next(iter(kept.values()))
+        first = next(iter(loaded.values()))
+        order = list(first.img_names)
+        for encoder, each in loaded.items():
+            if list(each.img_names) != order:
+                raise HistobenchError(
+                    f"{name}: the features of {encoder} are of other images than the others"
+                )
         errors = {
             encoder: np.asarray([by_image[image] for image in order])
             for encoder, by_image in wrong.get(name, {}).items()
-            if encoder in kept and all(image in by_image for image in order)
+            if encoder in loaded and all(image in by_image for image in order)
         }
-        features = {encoder: each.embeddings.numpy() for encoder, each in kept.items()}
+        features = {encoder: each.embeddings.numpy() for encoder, each in loaded.items()}
         found += similarity(
             features, groups=first.groups, errors=errors, k=k, dataset=name, measures=measures
         )
     return found
-
-
-def _same_images(dataset: str, loaded: dict[str, FeatureSet]) -> tuple[dict[str, FeatureSet], list[str]]:
-    order = list(next(iter(loaded.values())).img_names)
-    for encoder, each in loaded.items():
-        if list(each.img_names) != order:
-            raise HistobenchError(f"{dataset}: the features of {encoder} are of other images than the others")
-    return loaded, order
 
 
 def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:

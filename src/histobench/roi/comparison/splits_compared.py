@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,15 +14,16 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
+from histobench.core.text import csv_text, spreadsheet_cell
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
-from histobench.roi.comparison.episode_table import reports_episodes
+from histobench.roi.comparison.episode_intervals import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
-from histobench.roi.metrics.classification import evaluate
+from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -113,9 +112,8 @@ def compare_splits(
     alpha: float = 0.05,
 ) -> list[SplitTable]:
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
-    metric = settings_for(runs, CompareSettings(metric)).metric if runs else metric
-    if not 0 < alpha < 1:
-        raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
+    settings = CompareSettings(metric, alpha)
+    metric = settings_for(runs, settings).metric if runs else metric
     tables = []
     for dataset, members in by_dataset(runs).items():
         schemes = dict.fromkeys(str(run.info["split"]["scheme"]) for run in members)
@@ -129,7 +127,7 @@ def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, al
     named = _by_encoder(runs)
     keys = _shared(dataset, named)
     values = np.array(
-        [[_number(named[name][key].metrics.get(metric)) for key in keys] for name in named], dtype=np.float64
+        [[named[name][key].metrics.get(metric) for key in keys] for name in named], dtype=np.float64
     )  # [m, J]
     defined: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=0))
     notes = _notes(named, keys, defined, scheme)
@@ -205,7 +203,8 @@ def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Seque
             f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
             "overlapping training sets assumes larger training sets; use more folds"
         )
-    groups = {group for run in runs for group in _groups_of(run) or () if group}
+    told = [run.predictions if run.target == CLASS else run.target_predictions for run in runs]
+    groups = {group for predictions in told for group in predictions.groups or () if group}
     if groups and len(groups) < FEWEST_GROUPS:
         notes.append(
             f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
@@ -258,10 +257,6 @@ def _pairs(
         SplitPair(first, second, mean, p_value, float(corrected), bool(corrected <= alpha), wins)
         for (first, second, mean, p_value, wins), corrected in zip(found, adjusted, strict=True)
     )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 # Comparisons over splits as text, CSV, Markdown and JSON.
@@ -324,31 +319,24 @@ def write_split_tables(tables: Sequence[SplitTable], folder: Path) -> list[Path]
 
 def as_plain(table: SplitTable) -> dict[str, Any]:
     """The table as plain JSON values; missing numbers are null."""
-    plain = _plain(asdict(table))
-    assert isinstance(plain, dict)
-    return plain
+    return dict(_plain(asdict(table)))
 
 
 def _csv(tables: Sequence[SplitTable]) -> str:
     header = ["dataset", "scheme", "encoder", "mean", "ci_lower", "ci_upper", "std", "min", "max"]
     header += ["mean_rank", "rank_low", "rank_high", "first"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for table in tables:
-        for entry in table.entries:
-            mean = entry.mean
-            row = [table.dataset, table.scheme, entry.name, mean.mean, mean.low, mean.high, entry.spread]
-            row += [
-                entry.least,
-                entry.greatest,
-                entry.mean_rank,
-                entry.rank_low,
-                entry.rank_high,
-                entry.first,
-            ]
-            writer.writerow(["" if value != value else value for value in row])
-    return text.getvalue()
+    rows = [
+        [
+            table.dataset, table.scheme, entry.name, entry.mean.mean, entry.mean.low, entry.mean.high,
+            entry.spread, entry.least, entry.greatest,
+            entry.mean_rank, entry.rank_low, entry.rank_high, entry.first,
+        ]
+        for table in tables
+        for entry in table.entries
+    ]  # fmt: skip
+    return csv_text(
+        header, (["" if value != value else spreadsheet_cell(value) for value in row] for row in rows)
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -403,25 +391,15 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
         img_names=tuple(name for part in every for name in part.img_names),
         groups=tuple(group for part in every for group in part.groups or ("",) * len(part)),
     )
-    scores = evaluate(
-        predictions.probabilities,
-        predictions.labels,
-        classes=predictions.classes,
-        predicted=predictions.predicted,
-    )
     pooled = replace(
         first,
         path=first.path.parents[2] / "pooled" / first.path.name,
         identity=replace(first.identity, dataset=f"{first.identity.dataset} ({LEAVE_ONE_GROUP_OUT})"),
-        metrics=scores.values,
+        metrics=evaluate_predictions(predictions).values,
         info={key: value for key, value in first.info.items() if key != "split"},
     )
     pooled.__dict__["predictions"] = predictions
     return pooled
-
-
-def _groups_of(run: StoredRun) -> tuple[str, ...] | None:
-    return (run.predictions if run.target == CLASS else run.target_predictions).groups
 
 
 def _padded(part: Predictions, width: int) -> np.ndarray:

@@ -1,43 +1,73 @@
-"""Intervals of stored runs: `X_intervals.json`, which every table and page shows, and the older bootstrap.
-
-write_default_intervals(run)     writes `X_intervals.json` unless it is current
-shown_intervals(run)             what every surface shows: the file's content, or the same computed now
-bootstrap_runs(runs, settings)   `X_bootstrap_ci.json`, for `histobench bootstrap` and script 02
-"""
+"""Intervals of stored runs: `X_intervals.json`, which every table and page shows, and the older bootstrap."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
 from histobench.core.plain_data import parse_json
-from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
-from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
-from histobench.roi.comparison.run_intervals import (
-    RESAMPLED,
-    BootstrapSettings,
-    by_class_of,
+from histobench.roi.comparison.episode_intervals import (
+    NO_FILE,
+    NOT_KEPT,
+    crossed_entries,
+    missing_entry,
     resampled_with,
-    run_intervals,
 )
-from histobench.roi.comparison.sampling_units import SamplingUnits, scored
-from histobench.roi.comparison.target_table import TargetTable
+from histobench.roi.comparison.left_out_table import TargetTable
+from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
+from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
+from histobench.roi.comparison.sampling_units import (
+    RESAMPLED,
+    SamplingUnits,
+    check_random_state,
+    design_of,
+    scored,
+)
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
-from histobench.statistics.intervals import Interval
+from histobench.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
+from histobench.statistics.resampling import (
+    Evaluate,
+    SamplingDesign,
+    jackknife_of_all,
+    jackknife_strata,
+    replicates_of_all,
+    sampling_design,
+)
+
+Floats = NDArray[np.float64]
 
 SUMMARY = "bootstrap_ci_summary.json"
 #: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
 RULES = 3
+#: What is drawn again where episodes and test units both are.
+CROSSED = "crossed"
+
+
+@dataclass(frozen=True)
+class BootstrapSettings:
+    """How intervals are made."""
+
+    n_bootstrap: int = 1000
+    random_state: int = 42
+    method: str = "percentile"  # or "bca"
+
+    def __post_init__(self) -> None:
+        if self.n_bootstrap < 2:
+            raise HistobenchError(f"`n_bootstrap` must be at least 2, not {self.n_bootstrap}")
+        check_random_state(self.random_state)
+        if self.method not in METHODS:
+            raise HistobenchError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +85,7 @@ def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str,
     """Write a run's `X_intervals.json` and return its content; a current file is kept."""
     files = TaskFiles.beside(run.path)
     digest = predictions_digest(files)
-    existing = None if force else _current(files, digest)
+    existing = None if force else _current(files.intervals, digest, rules=RULES)
     if existing is not None:
         return existing
     content = interval_content(run) | {"predictions_sha256": digest}
@@ -66,7 +96,11 @@ def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str,
 def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
     """The content of a run's `X_intervals.json`; None unless it is of these predictions and rules."""
     files = TaskFiles.beside(run.path)
-    return _current(files, predictions_digest(files)) if files.intervals.exists() else None
+    return (
+        _current(files.intervals, predictions_digest(files), rules=RULES)
+        if files.intervals.exists()
+        else None
+    )
 
 
 def shown_intervals(run: StoredRun) -> dict[str, Any]:
@@ -81,10 +115,12 @@ def shown_intervals(run: StoredRun) -> dict[str, Any]:
         return {"metrics": {name: _entry(value, none) for name, value in run.metrics.items()}}
 
 
-def _current(files: TaskFiles, digest: str) -> dict[str, Any] | None:
+def _current(path: Path, digest: str, **wanted: int) -> dict[str, Any] | None:
+    """The stored intervals, unless they are broken, of other predictions, or lack what is `wanted`."""
     try:
-        content = parse_json(read_plain_text(files.intervals))
-        current = content["predictions_sha256"] == digest and content.get("rules") == RULES
+        content = parse_json(read_plain_text(path))
+        current = content["predictions_sha256"] == digest
+        current = current and all(content.get(name) == value for name, value in wanted.items())
         return content if current and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -108,7 +144,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
         n_episodes = len(next(iter(columns.values())))
         found = {} if run.episodes is None else crossed_entries(run.episodes, units, run.metrics)
         if found:
-            content["left_out"] = resampled_with(run, n_episodes, units.group_of is not None)
+            content["left_out"] = resampled_with(run, n_episodes, units)
         why = Interval(None, None, 0.95, METHOD, reason=NO_FILE if run.episodes is None else NOT_KEPT)
         metrics = {name: found.get(name) or _entry(value, why) for name, value in run.metrics.items()}
         return content | {"num_episodes": n_episodes, "metrics": metrics, "per_class": {}}
@@ -128,17 +164,13 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
 
 def _about(run: StoredRun, units: SamplingUnits) -> dict[str, Any]:
     return {
-        "task_name": run.task,
-        "setting": run.setting,
-        "dataset": run.identity.dataset,
-        "encoder": run.identity.encoder,
-        "preset": run.identity.preset,
+        **named(run),
         "method": METHOD,
         "rules": RULES,
         "confidence_level": 0.95,
         "num_samples": len(units.labels),
-        "num_groups": None if units.group_of is None else units.n_units,
-        "left_out": RESAMPLED["plain" if units.group_of is None else "cluster"],
+        "num_groups": units.n_groups,
+        "left_out": units.resampled,
         "caution": units.caution(),
     }
 
@@ -180,15 +212,6 @@ def predictions_digest(files: TaskFiles) -> str:
     return digest.hexdigest()
 
 
-def existing_bootstrap(files: TaskFiles, digest: str) -> dict[str, Any] | None:
-    """The stored bootstrap intervals, unless they are broken or of other predictions than the digest."""
-    try:
-        content = parse_json(read_plain_text(files.bootstrap))
-        return content if content["predictions_sha256"] == digest and content["metrics"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def write_all_intervals(
     runs: list[StoredRun], n_bootstrap: int | None, *, summary_in: Path | None = None
 ) -> None:
@@ -220,26 +243,17 @@ def bootstrap_runs(
         digest = predictions_digest(files)
         try:
             write_default_intervals(run, force=force)
+            existing = None if force else _current(files.bootstrap, digest)
+            content = existing or run_intervals(run, settings)
         except HistobenchError as error:
-            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
+            where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
+            yield StoredIntervals(run, files.bootstrap, None, failure=f"{where}{error}")
             continue
-        existing = None if force else existing_bootstrap(files, digest)
-        if existing is not None:
-            yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
-            continue
-        try:
-            content = run_intervals(run, settings)
-        except HistobenchError as error:
-            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
-            continue
-        content["predictions_sha256"] = digest
-        write_json(files.bootstrap, content)
-        yield StoredIntervals(run, files.bootstrap, content)
-
-
-def _at(run: StoredRun, error: HistobenchError) -> str:
-    where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
-    return f"{where}{error}"
+        if existing is None:
+            content["predictions_sha256"] = digest
+            write_json(files.bootstrap, content)
+        skipped = None if existing is None else _why_skipped(existing, settings)
+        yield StoredIntervals(run, files.bootstrap, content, skipped)
 
 
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
@@ -275,3 +289,157 @@ def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
     if other:
         return f"intervals exist with {', '.join(other)}; `force` computes them again"
     return "the same intervals already exist"
+
+
+# Bootstrap intervals of every metric of one stored run.
+
+
+def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]:
+    """What `*_bootstrap_ci.json` holds: an interval for every metric of the run's file.
+
+    Where they are means over episodes or runs, the intervals are over episodes and test units, as far as the
+    predictions of each episode were kept; `averaged_predictions` are then the metrics, over test units, of
+    the mean probabilities.
+    """
+    predictions = run.predictions
+    if len(predictions) == 0:
+        raise HistobenchError(
+            f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
+        )
+    design = design_of(predictions)
+    evaluate = over_all_classes(all_metrics(predictions, by_class=True), predictions.labels)
+    everything = intervals_of(evaluate, design, settings)
+    over_images = {name: entry for name, entry in everything.items() if "@" not in name}
+    by_class = by_class_of(everything, predictions.classes)
+    reasons = run.undefined_metrics
+    content: dict[str, Any] = {
+        **named(run),
+        **asdict(settings),
+        "confidence_level": 0.95,
+        "num_samples": len(predictions),
+        "num_groups": design.n_units if design.is_clustered else None,
+    }
+    episodes = run.per_episode
+    if episodes is None:
+        content |= {"resampling": design.kind, "resampled": RESAMPLED[design.kind]}
+        content["metrics"] = _for_reported(over_images, run.metrics, reasons)
+        content["per_class"] = by_class
+        return content
+    n_episodes = len(next(iter(episodes.values())))
+    over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
+    noted = NO_FILE if run.episodes is None else NOT_KEPT
+    over_episodes = {
+        name: entry | {"over": "episodes", "note": noted} for name, entry in over_episodes.items()
+    }
+    if run.episodes is None:
+        content |= {"resampling": "plain", "resampled": "episodes"}
+    else:
+        units = SamplingUnits.of(predictions)
+        over = resampled_with(run, n_episodes, units)
+        content |= {"resampling": CROSSED, "resampled": over}
+        over_episodes |= crossed_entries(run.episodes, units, run.metrics)
+    content["num_episodes"] = n_episodes
+    content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
+    content["averaged_predictions"] = {
+        "resampling": design.kind,
+        "resampled": RESAMPLED[design.kind],
+        "metrics": over_images,
+        "per_class": by_class,
+    }
+    return content
+
+
+def named(run: StoredRun) -> dict[str, str]:
+    """What a file of intervals says about its run."""
+    return {
+        "task_name": run.task,
+        "setting": run.setting,
+        "dataset": run.identity.dataset,
+        "encoder": run.identity.encoder,
+        "preset": run.identity.preset,
+    }
+
+
+def intervals_of(
+    evaluate: Evaluate, design: SamplingDesign, settings: BootstrapSettings
+) -> dict[str, dict[str, Any]]:
+    """Value, interval, mean and spread of every metric of `evaluate`."""
+    observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
+    resampled = replicates_of_all(
+        evaluate, design, n_resamples=settings.n_bootstrap, seed=settings.random_state
+    )
+    left_out = jackknife_of_all(evaluate, design) if settings.method == "bca" else {}
+    strata = jackknife_strata(design)
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in resampled.items():
+        value = float(observed[name][0])
+        if not np.isfinite(value):
+            found[name] = missing_entry(None, "undefined on the test set")
+        elif design.n_units < 2:
+            found[name] = missing_entry(value, "a single group or image cannot be drawn again")
+        elif settings.method == "bca":
+            found[name] = _drawn_entry(
+                value, values, bca_interval(values, value, left_out[name], strata=strata)
+            )
+        else:
+            found[name] = _drawn_entry(value, values, percentile_interval(values))
+    return found
+
+
+def by_class_of(
+    everything: Mapping[str, dict[str, Any]], classes: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each class its metrics, from the entries named `recall@0` and the like."""
+    table: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in classes}
+    for key, entry in everything.items():
+        name, found, label = key.partition("@")
+        if found and int(label) < len(classes):
+            table[classes[int(label)]][name] = entry
+    return table
+
+
+def means_of(columns: Mapping[str, Floats]) -> Evaluate:
+    """The mean of each column (`StoredRun.per_episode`) over the drawn episodes, undefined ones left out."""
+    names = list(columns)
+    table = np.stack([columns[name] for name in names], axis=1)
+    defined = np.isfinite(table).astype(np.float64)
+    filled = np.where(defined > 0, table, 0.0)
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        with np.errstate(invalid="ignore"):
+            means = (counts @ filled) / (counts @ defined)
+        return {name: means[:, k] for k, name in enumerate(names)}
+
+    return evaluate
+
+
+def _drawn_entry(value: float, values: Floats, interval: Interval) -> dict[str, Any]:
+    defined = values[np.isfinite(values)]
+    return {
+        "value": value,
+        "ci_lower": interval.low,
+        "ci_upper": interval.high,
+        "mean": float(defined.mean()) if len(defined) else None,
+        "std": float(defined.std(ddof=1)) if len(defined) > 1 else None,
+        "method": interval.method,
+        "n_valid": interval.n_valid,
+        "reason": interval.reason,
+    }
+
+
+def _for_reported(
+    found: dict[str, dict[str, Any]], reported: Mapping[str, float | None], reasons: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The intervals in the run's own order, with its reasons; a metric that cannot be resampled says so."""
+    table: dict[str, dict[str, Any]] = {}
+    for name, value in reported.items():
+        entry = dict(
+            found.get(name) or missing_entry(value, "not a metric of the stored class probabilities")
+        )
+        if entry["value"] is None:
+            entry["reason"] = reasons.get(name) or entry["reason"]
+        elif value is not None and abs(entry["value"] - value) > 1e-6:
+            entry["reported_value"] = value
+            entry["note"] = "the interval belongs to the stored predictions, the reported value to the file"
+        table[name] = entry
+    return table | {name: entry for name, entry in found.items() if name not in table}

@@ -16,14 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.episode_intervals import crossed_intervals
-from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
-from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
+from histobench.roi.comparison.episode_intervals import EpisodeTable, crossed_intervals, episode_tables
+from histobench.roi.comparison.left_out_table import TargetTable, intervals_of_table, left_out_table
 from histobench.roi.comparison.metric_intervals import METHOD, pair_floor, range_of, scale_of, why_no_interval
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
-from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
-from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -187,9 +184,9 @@ def table_of_target(runs: Mapping[str, StoredRun]) -> TableStatistics:
         return TableStatistics(problem=str(error))
     return TableStatistics(
         metrics={metric: target_statistics(metric, table) for metric in table.found if "@" not in metric},
-        n_images=table.n_rows,
-        n_groups=None if table.units.group_of is None else table.units.n_units,
-        resampled=RESAMPLED["plain" if table.units.group_of is None else "cluster"],
+        n_images=len(table.reference),
+        n_groups=table.units.n_groups,
+        resampled=table.units.resampled,
         labels={metric: table.intervals(metric) for metric in table.found if "@" in metric},
     )
 
@@ -217,7 +214,7 @@ def table_statistics(
         return TableStatistics(
             metrics={metric: statistics_of_means(metric, table, units) for metric, table in means.items()},
             n_images=len(reference),
-            n_groups=None if units.group_of is None else units.n_units,
+            n_groups=units.n_groups,
             resampled=next((table.resampled for table in means.values()), ""),
         )
     tables = left_out_table(predictions, TESTED, units)
@@ -228,8 +225,8 @@ def table_statistics(
         },
         discordance=Discordance.of(predictions, units),
         n_images=len(reference),
-        n_groups=None if units.group_of is None else units.n_units,
-        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
+        n_groups=units.n_groups,
+        resampled=units.resampled,
     )
 
 

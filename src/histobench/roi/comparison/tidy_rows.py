@@ -148,14 +148,23 @@ def result_rows(run: StoredRun) -> list[dict[str, Any]]:
     )
     return [
         {
+            **row,
+            "low": stored.get(row["metric"], {}).get("ci_lower"),
+            "high": stored.get(row["metric"], {}).get("ci_upper"),
+            "n": count,
+        }
+        for row in _numbers(run)
+    ]
+
+
+def _numbers(run: StoredRun) -> list[dict[str, Any]]:
+    return [
+        {
             **{name: getattr(run.identity, name) for name in ("dataset", "encoder", "preset")},
             "task": run.task,
             "setting": run.setting,
             "metric": metric,
             "value": value,
-            "low": stored.get(metric, {}).get("ci_lower"),
-            "high": stored.get(metric, {}).get("ci_upper"),
-            "n": count,
         }
         for metric, value in run.metrics.items()
     ]
@@ -192,19 +201,7 @@ def _with_intervals(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _own_rows(run: StoredRun) -> list[dict[str, Any]]:
-    known = {name: getattr(run.identity, name) for name in ("dataset", "encoder", "preset")}
-    return [
-        {
-            **known,
-            **_made(run),
-            "task": run.task,
-            "setting": run.setting,
-            "metric": metric,
-            "value": value,
-            "n": run.num_samples,
-        }
-        for metric, value in run.metrics.items()
-    ]
+    return [{**_made(run), **row, "n": run.num_samples} for row in _numbers(run)]
 
 
 def _made(run: StoredRun) -> dict[str, Any]:

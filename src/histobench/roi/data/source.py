@@ -12,13 +12,13 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.parameters import shares
 from histobench.core.records import record
+from histobench.core.text import csv_text
 from histobench.roi.data.class_map import label_id, read_class_map
 from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
 from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.sites import TargetColumns, site_table
 from histobench.roi.data.split import parse_fractions
-from histobench.roi.data.tables import csv_text
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
@@ -155,7 +155,8 @@ def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
     grouped = any(image.group is not None for images in dataset.splits.values() for image in images)
     sites = site_table([image.sites for images in dataset.splits.values() for image in images])
     by_id = any(label_id(name) is not None for name in dataset.classes)
-    rows = [["image_path", "label", "split", *(["group"] if grouped else []), *sites]]
+    header = ["image_path", "label", "split", *(["group"] if grouped else []), *sites]
+    rows = []
     for split in SPLITS:
         for image in dataset.splits.get(split, ()):
             path = Path(os.path.relpath(image.path.absolute(), target.parent.absolute())).as_posix()
@@ -165,5 +166,5 @@ def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
             rows.append([*cells, *(placed.get(name, "") for name in sites)])
     class_map = target.with_suffix(".txt")
     write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
-    write_text(target, csv_text(rows))
+    write_text(target, csv_text(header, rows))
     return class_map

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -24,13 +21,6 @@ FRAME_COLUMNS = {
     "split": ("split", "splits"),
     "group": ("group", "groups", "patient", "slide"),
 }
-
-
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """The text of a CSV file."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
 
 
 # Small text files that people write by hand or export from a spreadsheet.

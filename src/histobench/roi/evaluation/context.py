@@ -16,7 +16,7 @@ from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
-from histobench.roi.metrics.classification import Score, evaluate
+from histobench.roi.metrics.classification import Score, evaluate_predictions
 from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
 from histobench.roi.presets import Preset, get_preset
 from histobench.roi.protocols.linear_probe import held_out
@@ -367,12 +367,7 @@ class TaskResult:
 
     @classmethod
     def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:
-        evaluation = evaluate(
-            predictions.probabilities,
-            predictions.labels,
-            classes=predictions.classes,
-            predicted=predictions.predicted,
-        )
+        evaluation = evaluate_predictions(predictions)
         return cls(
             predictions,
             evaluation.scores,
@@ -394,12 +389,7 @@ class TaskResult:
         notes: tuple[str, ...] = (),
     ) -> TaskResult:
         """A result whose metrics are means over episodes or runs; the rest is of the mean probabilities."""
-        whole = evaluate(
-            predictions.probabilities,
-            predictions.labels,
-            classes=predictions.classes,
-            predicted=predictions.predicted,
-        )
+        whole = evaluate_predictions(predictions)
         scores = {name: _mean(values) for name, values in metrics.items()}
         return cls(
             predictions,
@@ -412,10 +402,6 @@ class TaskResult:
             warnings=warnings,
             notes=notes,
         )
-
-    def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:
-        """The same result with more metrics."""
-        return replace(self, scores={**self.scores, **scores})
 
 
 def _mean(values: NDArray[np.float64]) -> Score:

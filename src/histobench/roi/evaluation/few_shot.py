@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, patiently
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.ledger import task_digest
+from histobench.roi.evaluation.request import task_digest
 from histobench.roi.features.feature_file import fingerprint_of
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.few_shot import FewShotSetting, few_shot_settings, possible_settings
@@ -107,16 +107,13 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
     if not settings:
         raise TaskSkippedError("; ".join(warnings) or "no way and shot fits the training set")
     folder = _folder(context)
-    known = {setting for setting in settings if folder is not None and _file(folder, setting).is_file()}
+    files = {} if folder is None else {setting: _file(folder, setting) for setting in settings}
+    known = {setting: path for setting, path in files.items() if path.is_file()}
     here = _played(context, [setting for setting in settings if setting not in known])
     for number, setting in enumerate(settings):
-        played = None
-        if folder is not None and setting in known:
-            played = PlayedSetting.read(_file(folder, setting))
-            if played is None:  # damaged, or gone by now
-                played = next(_played(context, [setting]))
-        else:
-            played = next(here)
+        played = PlayedSetting.read(known[setting]) if setting in known else next(here)
+        if played is None:  # damaged, or gone by now
+            played = next(_played(context, [setting]))
         yield TaskResult.averaged(
             context.predictions(played.outcome, episodes=played.taken),
             played.metrics,

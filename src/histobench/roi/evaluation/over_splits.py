@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
+from histobench.core.text import csv_text
 from histobench.roi.data.cross_validation import Scheme, Split, splits_of
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
@@ -79,11 +78,7 @@ def assignment(pool: FeatureSet, splits: list[Split]) -> str:
     for split in splits:
         for row in split.test:
             rows[row][2 + split.repeat] = split.fold
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))])
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))], rows)
 
 
 def _digest(pool: FeatureSet, split: Split) -> str:

@@ -67,12 +67,9 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
             "the images have no groups (patients or slides); name them with `group_column` or `group_regex`"
         )
     tiles = _labelled_by_patient(context)
-    parts = {
-        name: None if part is None else _Patients.of(part, tiles.classes)
-        for name, part in (("train", tiles.request.train), ("val", tiles.request.val))
-    }
-    train, val, test = parts["train"], parts["val"], _Patients.of(tiles.request.test, tiles.classes)
-    assert train is not None
+    train = _Patients.of(tiles.request.train, tiles.classes)
+    val = None if tiles.request.val is None else _Patients.of(tiles.request.val, tiles.classes)
+    test = _Patients.of(tiles.request.test, tiles.classes)
     if val is None and np.bincount(train.pooled.labels.numpy()).max() < 2:
         raise TaskSkippedError(
             "every class has one training patient, so none can be held out; give a validation set"

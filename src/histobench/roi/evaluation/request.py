@@ -1,12 +1,21 @@
-"""What one evaluation is asked to do."""
+"""What one evaluation is asked to do, and what of it was done before."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
+from histobench.core.version import __version__
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
+from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
+
+#: Beside the results of a task: the digest of everything that they depend on.
+FILE = ".finished.json"
 
 
 @dataclass(frozen=True)
@@ -50,3 +59,50 @@ class EvaluationRequest:
             for features in (self.train, self.val, self.test)
             if features is not None and len(features)
         ]
+
+
+def is_recorded(results_dir: Path, task: str, digest: str) -> bool:
+    """Whether the task was finished with the same input, and its results are still there."""
+    if (read_note(results_dir / task / FILE) or {}).get("digest") != digest:
+        return False
+    stored = stored_in(results_dir / task)
+    runs = [path for path in stored if path.name.endswith(COMPLETE)]
+    return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in runs)
+
+
+def record(results_dir: Path, task: str, digest: str) -> None:
+    """Remember that the task is finished."""
+    write_json(results_dir / task / FILE, {"digest": digest})
+
+
+def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
+    """A digest of the features, the recipe and the options of one task."""
+    prompts = request.options.zeroshot_prompt_file
+    content: dict[str, Any] = {
+        "task": task,
+        "features": fingerprint,
+        "images": _labelling(request),
+        "classes": request.classes,
+        "preset": request.preset,
+        "seed": request.seed,
+        "options": {name: str(value) for name, value in asdict(request.options).items()},
+        "prompts": read_plain_text(prompts, limit=HAND_WRITTEN) if prompts and prompts.is_file() else "",
+        "version": __version__,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _labelling(request: EvaluationRequest) -> str:
+    """A digest of what is said about the images: the features' fingerprint names only their pixels.
+
+    Labels, names, groups and class names may be corrected in a CSV while every image stays as it is.
+    """
+    digest = hashlib.sha256()
+    for features in (request.train, request.val, request.test):
+        if features is not None:
+            said = [features.img_names, features.groups, features.metadata.get("classes")]
+            digest.update(features.labels.numpy().tobytes())
+            said += [features.sites] if features.sites else []
+            digest.update(json.dumps(said).encode())
+        digest.update(b"/")
+    return digest.hexdigest()

@@ -190,14 +190,10 @@ def _without_numbers(
     features: FeatureSet, column: str, classes: tuple[str, ...], reason: str
 ) -> RobustnessResult:
     pairs = column == PAIR_COLUMN
-    values = features.sites[column]
-    rows = np.array([row for row, value in enumerate(values) if value and not pairs], dtype=np.int64)
-    names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
-    labels, (groups, _) = features.labels.numpy()[rows], _groups(features, rows)
-    tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
+    values = ("",) * len(features) if pairs else features.sites[column]
+    _, tissue, images, _ = _tissue(features, values, classes)
     measures = ("pair_score",) if pairs else ("robustness_index", "croma_median", "site_probe_auroc")
     pack = Pack({name: Measure(None, reason=reason) for name in measures})
-    images = _digest([(features.img_names[row], values[row]) for row in rows], labels, groups)
     what = "for registered pairs" if pairs else f"by {column}"
     return RobustnessResult(
         column, pack, tissue, images, float("nan"), (f"no number {what}: {reason}",), reason
@@ -209,16 +205,11 @@ def _by_place(
 ) -> RobustnessResult:
     if len(features.embeddings) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
         raise HistobenchError("all images have the same features; the encoder has collapsed")
-    values = features.sites[column]
-    rows = np.array([row for row, value in enumerate(values) if value], dtype=np.int64)
-    names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
-    labels = features.labels.numpy()[rows]
-    groups, caveats = _groups(features, rows)
+    rows, tissue, images, caveats = _tissue(features, features.sites[column], classes)
     caveats = (*origin_caveats(features), *caveats)
-    if left_out := len(values) - len(rows):
+    if left_out := len(features) - len(rows):
         caveats = (*caveats, f"{left_out:,} images have no {column} and are left out")
-    tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
-    confounding = cramers_v(labels.tolist(), sites.tolist()) if len(rows) else float("nan")
+    confounding = cramers_v(tissue.labels.tolist(), tissue.sites.tolist()) if len(rows) else float("nan")
     if confounding >= CONFOUNDED:
         caveats = (*caveats, f"label and {column} are confounded (Cramer's V {confounding:.2f})")
     told: list[str] = []
@@ -232,8 +223,20 @@ def _by_place(
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
+    return RobustnessResult(column, pack, tissue, images, confounding, caveats)
+
+
+def _tissue(
+    features: FeatureSet, values: Sequence[str], classes: tuple[str, ...]
+) -> tuple[Ints, Tissue, str, tuple[str, ...]]:
+    """The images whose site (one of `values`) is known: rows, tissue, digest, and caveats of their groups."""
+    rows = np.array([row for row, value in enumerate(values) if value], dtype=np.int64)
+    names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
+    labels = features.labels.numpy()[rows]
+    groups, caveats = _groups(features, rows)
+    tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
     named = [(features.img_names[row], values[row]) for row in rows]
-    return RobustnessResult(column, pack, tissue, _digest(named, labels, groups), confounding, caveats)
+    return rows, tissue, _digest(named, labels, groups), caveats
 
 
 def _check_features(features: FeatureSet) -> None:
@@ -310,7 +313,7 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
     """
     import torch
 
-    def by(outcome_of: Callable[..., Outcome], without: Callable[..., Ints], **more: int) -> FitWithout:
+    def by(outcome_of: Callable[..., Outcome], without: Callable[[_Refit], Ints], **more: int) -> FitWithout:
         def fit(
             x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
         ) -> tuple[Ints, Ints]:
@@ -321,7 +324,7 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
             shown = np.unique(units[units >= 0])
             if len(shown):
                 numbers = torch.from_numpy(units), torch.from_numpy(shown)
-                left[shown] = without(train, labels, test, *numbers, n_classes, options, outcome)
+                left[shown] = without(_Refit(train, labels, test, *numbers, n_classes, options, outcome))
             return outcome.predicted, left
 
         return fit
@@ -361,28 +364,37 @@ def _linear_probes_at_once(options: RobustnessOptions, told: list[str]) -> FitSi
     return fit
 
 
-def _linear_probe_without(
-    train: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    units: Tensor,
-    shown: Tensor,
-    n_classes: int,
-    options: RobustnessOptions,
-    outcome: Outcome,
-) -> Ints:
+@dataclass(frozen=True)
+class _Refit:
+    """A protocol that was trained on `train`, and is to be without each of the units `shown`."""
+
+    train: Tensor
+    labels: Tensor
+    test: Tensor
+    units: Tensor  # of the training images
+    shown: Tensor
+    n_classes: int
+    options: RobustnessOptions
+    outcome: Outcome
+
+    def unchanged(self) -> Ints:
+        """The labels of all training images [shown, n], to be changed where a unit matters."""
+        return np.tile(self.outcome.predicted, (len(self.shown), 1))
+
+
+def _linear_probe_without(fit: _Refit) -> Ints:
     """Labels [shown, n] by linear probes trained without each unit."""
     import torch
 
-    left = np.tile(outcome.predicted, (len(shown), 1))
-    if outcome.info.get("weight_norm") == 0:
+    left, train, labels, options = fit.unchanged(), fit.train, fit.labels, fit.options
+    if fit.outcome.info.get("weight_norm") == 0:
         return left
     how: dict[str, Any] = {
         "max_iteration": options.max_iteration,
         "device": options.device,
         "tolerance": _LOOSE,
     }
-    kept, queries = units[None] != shown[:, None], test.to(options.device)
+    kept, queries = fit.units[None] != fit.shown[:, None], fit.test.to(options.device)
     shows = torch.stack(
         [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]
     )  # [c, shown]
@@ -398,27 +410,17 @@ def _linear_probe_without(
     return left
 
 
-def _knn_without(
-    train: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    units: Tensor,
-    shown: Tensor,
-    n_classes: int,
-    options: RobustnessOptions,
-    outcome: Outcome,
-) -> Ints:
+def _knn_without(fit: _Refit) -> Ints:
     """Labels [shown, n] by the nearest neighbours without each unit: the next of the list step in."""
     import torch
 
-    k, left = options.n_neighbors, np.tile(outcome.predicted, (len(shown), 1))
-    sizes = torch.bincount(units)
-    width = min(len(train), k + int(sizes.max()), max(8 * k, _MOST_LISTED // max(1, len(test))))
-    place = options.device
-    centring = Centring.of(train.to(place))
-    index = nearest(train.to(place), test.to(place), k=width, centring=centring, ranked=True).index.cpu()
-    listed, votes_of = units[index], labels[index]
-    for row, unit in enumerate(shown):
+    k, left, place = fit.options.n_neighbors, fit.unchanged(), fit.options.device
+    train, test = fit.train.to(place), fit.test.to(place)
+    largest = int(torch.bincount(fit.units).max())
+    width = min(len(train), k + largest, max(8 * k, _MOST_LISTED // max(1, len(test))))
+    index = nearest(train, test, k=width, centring=Centring.of(train), ranked=True).index.cpu()
+    listed, votes_of = fit.units[index], fit.labels[index]
+    for row, unit in enumerate(fit.shown):
         touched = torch.nonzero((listed[:, :k] == unit).any(dim=1)).flatten()
         if not len(touched):
             continue
@@ -426,27 +428,19 @@ def _knn_without(
         rank = kept.cumsum(dim=1)
         # Images whose list is too short, and all where too few training images are left, vote with what is.
         kept &= rank <= k
-        votes = torch.zeros(len(touched), n_classes, dtype=torch.float64)
+        votes = torch.zeros(len(touched), fit.n_classes, dtype=torch.float64)
         votes.scatter_add_(1, votes_of[touched], kept.double())
         left[row, touched.numpy()] = votes.argmax(dim=1).numpy()
     return left
 
 
-def _prototype_without(
-    train: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    units: Tensor,
-    shown: Tensor,
-    n_classes: int,
-    options: RobustnessOptions,
-    outcome: Outcome,
-) -> Ints:
+def _prototype_without(fit: _Refit) -> Ints:
     """Labels [shown, n] by class means without each unit."""
     import torch
 
+    train, test, labels, shown, n_classes = fit.train, fit.test, fit.labels, fit.shown, fit.n_classes
     centring = Centring.of(train)
-    place = torch.searchsorted(shown, units)
+    place = torch.searchsorted(shown, fit.units)
     sums = torch.zeros(len(shown) * n_classes, train.shape[1], dtype=torch.float64)
     for part in row_chunks(len(train), 24 * train.shape[1], _CHUNK):
         sums.index_add_(0, place[part] * n_classes + labels[part], centring.apply(train[part]))

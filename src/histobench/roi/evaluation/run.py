@@ -15,13 +15,12 @@ from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.ledger import Ledger, task_digest
-from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.request import EvaluationRequest, is_recorded, record, task_digest
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
-from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
+from histobench.roi.results.layout import RunIdentity, TaskFiles, claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.writer import write_attention, write_episodes, write_task
 from histobench.roi.robustness.pack import RobustnessResult
@@ -79,25 +78,30 @@ def evaluate(
     columns = TargetColumns.found_in(request.test.sites)
     target = CLASS if columns is None else columns.kind
     known_by = _known_by(request, identity)
-    done = _Done(request.results_dir)
+    rows: list[TaskRow] = []
+    skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    unchanged: list[str] = []
+    folders: list[Path] = []
+    places: set[Path] = set()  # where anything of this evaluation is, from before included
     told = False
     for task in tasks:
         if task in preset.left_out:
-            done.skipped[task] = f"the preset {request.preset} has no recipe for it"
+            skipped[task] = f"the preset {request.preset} has no recipe for it"
             continue
         if not len(request.train) and task not in UNTRAINED:
-            done.skipped[task] = "there are no training images"
+            skipped[task] = "there are no training images"
             continue
         if reason := not_applicable(task, target):
-            done.skipped[task] = reason
+            skipped[task] = reason
             continue
         digest = task_digest(request, task, identity.fingerprint)
         # Of two evaluations at once into one folder, the second finds the task done.
         with exclusive(request.results_dir / f".{task}.lock"):
             folder = place_of(request.results_dir, task, known_by)
-            if resume and Ledger(folder).has(task, digest):
-                done.unchanged.append(task)
-                done.places.add(folder)
+            if resume and is_recorded(folder, task, digest):
+                unchanged.append(task)
+                places.add(folder)
                 continue
             on_task(task)
             if not told:
@@ -109,26 +113,27 @@ def evaluate(
             try:
                 for place, row in _written(task, TASK_RUNNERS[task](context), known_by, identity, context):
                     folder = place
-                    done.rows.append(row)
-                Ledger(folder).record(task, digest)
-                done.folders.append(folder)
+                    rows.append(row)
+                record(folder, task, digest)
+                folders.append(folder)
             except TaskSkippedError as reason:
-                done.skipped[task] = str(reason)
+                skipped[task] = str(reason)
             except HistobenchError as error:
-                done.failed[task] = str(error)
-    done.places.update(done.folders)
-    for folder in done.places:
+                failed[task] = str(error)
+    for folder in places.union(folders):
         write_tidy_rows(folder)
-    done.tell(request.results_dir)
+    for folder in dict.fromkeys(folders):
+        if folder != request.results_dir:
+            log.warning("%s holds the results of another run; these are in %s", request.results_dir, folder)
     return EvaluationOutcome(
         identity.dataset,
         identity.encoder,
         identity.preset,
-        done.folder,
-        tuple(done.rows),
-        done.skipped,
-        done.failed,
-        tuple(done.unchanged),
+        folders[0] if len(set(folders)) == 1 else request.results_dir,
+        tuple(rows),
+        skipped,
+        failed,
+        tuple(unchanged),
     )
 
 
@@ -141,31 +146,7 @@ def is_finished(request: EvaluationRequest, task: str) -> bool:
     """Whether a task was finished with the same input."""
     identity = _identity(request)
     folder = place_of(request.results_dir, task, _known_by(request, identity))
-    return Ledger(folder).has(task, task_digest(request, task, identity.fingerprint))
-
-
-class _Done:
-    """What an evaluation has done so far."""
-
-    def __init__(self, results_dir: Path) -> None:
-        self.asked = results_dir
-        self.rows: list[TaskRow] = []
-        self.skipped: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
-        self.unchanged: list[str] = []
-        self.folders: list[Path] = []
-        self.places: set[Path] = set()  # where anything of this evaluation is, from before included
-
-    @property
-    def folder(self) -> Path:
-        """Where all results went, if they went to one place."""
-        return self.folders[0] if len(set(self.folders)) == 1 else self.asked
-
-    def tell(self, results_dir: Path) -> None:
-        """Say which results are not where they were asked to go."""
-        for folder in dict.fromkeys(self.folders):
-            if folder != results_dir:
-                log.warning("%s holds the results of another run; these are in %s", results_dir, folder)
+    return is_recorded(folder, task, task_digest(request, task, identity.fingerprint))
 
 
 def _written(
@@ -181,7 +162,7 @@ def _written(
         for result in results:
             folder = claim_place(context.request.results_dir, task, known_by)
             if file is None:
-                file = stack.enter_context(episode_file(episode_predictions_of(folder, task)))
+                file = stack.enter_context(episode_file(TaskFiles.of(folder, task).episode_predictions))
             row = _write(folder, task, result, identity, context)
             if isinstance(result, TaskResult) and result.episodes is not None:
                 file.add(result.setting, result.episodes)

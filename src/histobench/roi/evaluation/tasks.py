@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from histobench.roi.evaluation.context import Context, TaskResult
 from histobench.roi.evaluation.few_shot import run_few_shot
@@ -73,7 +74,8 @@ def run_retrieval(context: Context) -> Iterable[TaskResult]:
         device=context.device,
     )
     result = TaskResult.scored(outcome, context.predictions(outcome))
-    yield result.with_scores({name: Score(value) for name, value in scores.items()})
+    own = {name: Score(value) for name, value in scores.items()}
+    yield replace(result, scores={**result.scores, **own})
 
 
 #: The tasks of the catalogue, each with what runs it.

@@ -136,7 +136,8 @@ class _Ranking:
     groups: int
 
 
-def _summing_matrix(row: Ints, column: Ints, shape: tuple[int, int]) -> sparse.csr_matrix:
+def summing_matrix(row: Ints, column: Ints, shape: tuple[int, int]) -> sparse.csr_matrix:
+    """A matrix that adds up the values of `column` into each `row`."""
     return sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=shape)
 
 
@@ -152,11 +153,11 @@ def _prepare(
     free = ~tied
     ties = None
     if tied.any():
-        ties = _summing_matrix(rest_group[tied] * m + below[tied], rest_image[tied], (groups * m, n))
+        ties = summing_matrix(rest_group[tied] * m + below[tied], rest_image[tied], (groups * m, n))
     return _Ranking(
         m=m,
-        positives=_summing_matrix(at, image[positive], (m, n)),
-        others=_summing_matrix(
+        positives=summing_matrix(at, image[positive], (m, n)),
+        others=summing_matrix(
             rest_group[free] * (m + 1) + below[free], rest_image[free], (groups * (m + 1), n)
         ),
         ties=ties,
@@ -207,8 +208,8 @@ def tally_resamples(
 
     each = PerImage.of(p, labels, predicted)
     losses = np.stack([each.log_loss, each.squared_error])
-    cells = _summing_matrix(labels * c + predicted, image, (c * c, n))
-    in_bin = _summing_matrix(each.bin, image, (CALIBRATION_BINS, n))
+    cells = summing_matrix(labels * c + predicted, image, (c * c, n))
+    in_bin = summing_matrix(each.bin, image, (CALIBRATION_BINS, n))
     by_bin = sparse.vstack(
         [in_bin, in_bin.multiply(each.confidence[None]), in_bin.multiply(each.correct[None])],
         format="csr",
@@ -258,6 +259,4 @@ def tally_resamples(
             tallies = list(pool.map(tally, parts))
     else:
         tallies = [tally(part) for part in parts]
-    return Tally(
-        *(np.concatenate([getattr(t, name) for t in tallies]) for name in Tally.__dataclass_fields__)
-    )
+    return Tally.joined(tallies)

@@ -12,6 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
 from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
+from histobench.roi.predictions import Predictions
 
 # One metric's value, or the reason why it has none.
 
@@ -103,6 +104,16 @@ def evaluate(
     return Evaluation(scores, per_class, confusion, len(truth), tuple(notes))
 
 
+def evaluate_predictions(predictions: Predictions) -> Evaluation:
+    """Every metric of stored predictions."""
+    return evaluate(
+        predictions.probabilities,
+        predictions.labels,
+        classes=predictions.classes,
+        predicted=predictions.predicted,
+    )
+
+
 def _check(p: NDArray[np.float64], truth: NDArray[np.int64], c: int) -> None:
     if p.ndim != 2 or len(p) != len(truth):
         raise HistobenchError(
@@ -125,15 +136,13 @@ def _score(value: float, reason: str) -> Score:
     return Score(None, reason) if np.isnan(value) else Score(float(value))
 
 
+@dataclass(frozen=True)
 class _Reasons:
     """Words for what is missing."""
 
-    def __init__(
-        self, classes: Sequence[str], support: NDArray[np.int64], uncovered: NDArray[np.bool_]
-    ) -> None:
-        self.classes = classes
-        self.support = support
-        self.uncovered = uncovered
+    classes: Sequence[str]
+    support: NDArray[np.int64]
+    uncovered: NDArray[np.bool_]
 
     def _names(self, chosen: NDArray[np.bool_]) -> str:
         names = [name for name, flag in zip(self.classes, chosen, strict=True) if flag]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -252,7 +251,7 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
         if not np.isnan(p.min()):
             step = max(1, _SCORES_AT_ONCE // (n * c))
             blocks = [slice(k, k + step) for k in range(0, episodes, step)]
-            return _joined(
+            return Tally.joined(
                 spread(
                     lambda some: _tally_block(p[some], truth[some], None if guess is None else guess[some]),
                     blocks,
@@ -267,13 +266,7 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
         )
         for k in range(0, episodes, chunk)
     ]
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[Tally]) -> Tally:
-    return Tally(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Tally.__dataclass_fields__)
-    )
+    return Tally.joined(parts)
 
 
 def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -> Tally:

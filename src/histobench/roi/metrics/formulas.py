@@ -16,8 +16,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,11 @@ class Tally:
     log_loss: Floats  # [B]: mean over images
     squared_error: Floats  # [B]: mean over images of the sum over classes
     calibration: Floats  # [B, bins, 3]: images, sum of confidences, correct images
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tally]) -> Tally:
+        """The evaluations of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
 
 def calibration_bin(confidence: Floats) -> Ints:
@@ -92,7 +97,7 @@ class PerImage:
 
 def metrics_of(tally: Tally) -> dict[str, Floats]:
     """Every metric of every evaluation, [B] each; NaN where it is undefined."""
-    scores = label_metrics_of(tally)
+    scores = label_metrics_of(tally.confusion)
     with np.errstate(divide="ignore", invalid="ignore"):
         scores |= _ranking_metrics(tally)
         scores |= _calibration_metrics(tally)
@@ -104,18 +109,18 @@ def metrics_of(tally: Tally) -> dict[str, Floats]:
 _SHORT = {"precision": "macro_precision", "recall": "macro_recall", "f1_score": "macro_f1"}
 
 
-def label_metrics_of(tally: Tally, wanted: Collection[str] | None = None) -> dict[str, Floats]:
-    """The metrics that follow from the confusion matrix alone, [B] each; those `wanted`, and maybe more."""
+def label_metrics_of(confusion: Floats, wanted: Collection[str] | None = None) -> dict[str, Floats]:
+    """The metrics that follow from confusion matrices [B, c, c] alone; those `wanted`, and maybe more."""
     if wanted is not None:
         wanted = {_SHORT.get(name, name) for name in wanted}
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = _label_metrics(tally, wanted)
+        scores = _label_metrics(confusion, wanted)
     return scores | {short: scores[name] for short, name in _SHORT.items() if name in scores}
 
 
 def class_metrics_of(tally: Tally) -> dict[str, Floats]:
     """Precision, recall, F1, AUROC and AUPRC of every class, [B, c] each; NaN where undefined."""
-    support, predicted, hits = _margins(tally)
+    support, predicted, hits = _margins(tally.confusion)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "precision": hits / predicted,
@@ -126,8 +131,7 @@ def class_metrics_of(tally: Tally) -> dict[str, Floats]:
         }
 
 
-def _margins(tally: Tally) -> tuple[Floats, Floats, Floats]:
-    confusion = tally.confusion
+def _margins(confusion: Floats) -> tuple[Floats, Floats, Floats]:
     # Sums of counts over few classes: several times faster this way, and as exact.
     support, predicted = np.einsum("bij->bi", confusion), np.einsum("bij->bj", confusion)
     return support, predicted, np.diagonal(confusion, axis1=1, axis2=2)
@@ -137,13 +141,13 @@ def _zero_for_nothing(ratio: Floats) -> Floats:
     return np.where(np.isnan(ratio), 0.0, ratio)
 
 
-def _label_metrics(tally: Tally, wanted: Collection[str] | None) -> dict[str, Floats]:
+def _label_metrics(confusion: Floats, wanted: Collection[str] | None) -> dict[str, Floats]:
     """Resamples are evaluated by the million: what nobody wants is not computed."""
 
     def needs(*names: str) -> bool:
         return wanted is None or any(name in wanted for name in names)
 
-    support, predicted, hits = _margins(tally)
+    support, predicted, hits = _margins(confusion)
     n = support.sum(1)
     scores = {"accuracy": hits.sum(1) / n}
     if needs("balanced_accuracy"):
@@ -167,7 +171,7 @@ def _label_metrics(tally: Tally, wanted: Collection[str] | None) -> dict[str, Fl
     distance = np.abs(ids[:, None] - ids[None, :])
     for name, weight in (("linear_kappa", distance), ("quadratic_kappa", distance**2)):
         if needs(name):
-            observed = np.einsum("bac,ac->b", tally.confusion, weight)
+            observed = np.einsum("bac,ac->b", confusion, weight)
             expected = ((support @ weight) * predicted).sum(1) / n
             scores[name] = 1 - observed / expected
     if needs("mcc"):

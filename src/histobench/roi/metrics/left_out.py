@@ -9,7 +9,6 @@ scores, so n images cost about as much as one sort of each score column.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,9 @@ def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, me
     uncovered = np.isnan(probabilities).any(0)
     p = np.nan_to_num(probabilities, nan=-1.0)
     confusion = np.bincount(labels * c + predicted, minlength=c * c).reshape(c, c).astype(np.float64)
-    placed = Placements.of(p, labels)
+    beaten_as_own, beating_it = _placements(p, labels)
     concordance = np.zeros((c, c))
-    np.add.at(concordance, labels, placed.beaten_as_own)
+    np.add.at(concordance, labels, beaten_as_own)
     precision = np.stack([_average_precision(p[:, a], labels == a) for a in range(c)], axis=1)
     precision[:, uncovered] = np.nan
     micro_auroc, micro_auprc = _micro(p, labels) if c > 2 else np.full((2, n), np.nan)
@@ -50,8 +49,8 @@ def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, me
         confusions = np.repeat(confusion[None], len(here), axis=0)
         confusions[row, truth, predicted[part]] -= 1
         pairs = np.repeat(concordance[None], len(here), axis=0)
-        pairs[row, truth] -= placed.beaten_as_own[part]
-        pairs[row, :, truth] -= placed.beating_it[part]
+        pairs[row, truth] -= beaten_as_own[part]
+        pairs[row, :, truth] -= beating_it[part]
         pairs[:, uncovered] = np.nan
         calibrations = np.repeat(calibration[None], len(here), axis=0)
         calibrations[row, each.bin[part]] -= in_bin[part]
@@ -68,30 +67,22 @@ def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, me
             )
 
 
-@dataclass(frozen=True)
-class Placements:
-    """How each image fares against the images of every class, ties one half.
+def _placements(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
+    """How each image fares against the images of every class, ties one half, from probabilities without NaN.
 
-    `beaten_as_own` [n, c]: images of class b that lie below image i in the score column of i's own class.
-    `beating_it` [n, c]: images of class a that lie above image i in score column a (0 for its own class).
+    [n, c] images of class b that lie below image i in the score column of i's own class, and
+    [n, c] images of class a that lie above image i in score column a (0 for its own class).
     """
-
-    beaten_as_own: Floats
-    beating_it: Floats
-
-    @classmethod
-    def of(cls, p: Floats, labels: Ints) -> Placements:
-        """From probabilities [n, c] without NaN."""
-        n, c = p.shape
-        beaten, beating = np.zeros((n, c)), np.zeros((n, c))
-        members = [np.flatnonzero(labels == a) for a in range(c)]
-        for a in range(c):
-            ordered = [np.sort(p[rows, a]) for rows in members]
-            for b in range(c):
-                if b != a:
-                    beaten[members[a], b] = _below(ordered[b], p[members[a], a])
-                    beating[members[b], a] = len(ordered[a]) - _below(ordered[a], p[members[b], a])
-        return cls(beaten, beating)
+    n, c = p.shape
+    beaten, beating = np.zeros((n, c)), np.zeros((n, c))
+    members = [np.flatnonzero(labels == a) for a in range(c)]
+    for a in range(c):
+        ordered = [np.sort(p[rows, a]) for rows in members]
+        for b in range(c):
+            if b != a:
+                beaten[members[a], b] = _below(ordered[b], p[members[a], a])
+                beating[members[b], a] = len(ordered[a]) - _below(ordered[a], p[members[b], a])
+    return beaten, beating
 
 
 def auroc_left_out(p: Floats, labels: Ints, group_of: Ints | None = None) -> tuple[float, Floats]:

@@ -1,8 +1,5 @@
 """Metrics of targets that are not one class per image, as functions of how often each row counts.
 
-    target_metrics(predictions)        value and reason of every metric
-    evaluate_target(predictions)       every metric as a function of counts [b, n], for the jackknife
-
 Counts are whole numbers: 1 for every row gives the metric itself, and 0 leaves rows out.
 """
 

@@ -40,11 +40,6 @@ class PublishedValue:
     known: str = ""
     apart: str = ""
 
-    @property
-    def rounding(self) -> float:
-        """Half a unit of the last of three digits, which is what the sources print."""
-        return 0.0005
-
 
 @lru_cache(maxsize=1)
 def published_values() -> tuple[PublishedValue, ...]:
@@ -84,6 +79,8 @@ def _said(said: str | dict[str, str], dataset: str, encoder: str) -> str:
     return "; ".join(said[name] for name in (dataset, encoder) if name in said)
 
 
+#: Half a unit of the last of three digits, which is what the sources print.
+ROUNDING = 0.0005
 REPRODUCED, DIFFERS, NOT_COMPARABLE = "reproduced", "differs", "not comparable"
 
 
@@ -204,7 +201,7 @@ def judge(published: PublishedValue, ours: OurValue) -> Verification:
         again = "no interval is stored; run: histobench robustness" if ours.task == ROBUSTNESS else ""
         because = ours.no_interval or again or "our value has no interval"
         return Verification(published, ours, NOT_COMPARABLE, because)
-    inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
+    inside = ours.low - ROUNDING <= published.value <= ours.high + ROUNDING
     return Verification(published, ours, REPRODUCED if inside else DIFFERS)
 
 

@@ -7,9 +7,7 @@ split (`bach.csv`, `bach@eva.csv`) that says path, label, split, group and sites
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import logging
 import os
 import shutil
@@ -26,6 +24,7 @@ from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.folders import cache_dir
 from histobench.core.http import Progress
 from histobench.core.plain_data import parse_json
+from histobench.core.text import csv_text
 from histobench.roi.registry.download import Fetched, Fetcher
 from histobench.roi.registry.entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
@@ -253,16 +252,14 @@ def _write_table(target: Path, rows: Sequence[Row]) -> None:
     """The long CSV that every verb reads: paths relative to it, columns only where something is known."""
     grouped, split = any(row.group for row in rows), any(row.split for row in rows)
     sites = sorted({name for row in rows for name in row.sites})
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     header = ["image_path", "label", *(["split"] if split else []), *(["group"] if grouped else []), *sites]
-    writer.writerow(header)
+    table = []
     for row in rows:
         cells = [row.path, row.label]
         cells += [row.split or ""] if split else []
         cells += [row.group or ""] if grouped else []
-        writer.writerow([*cells, *(row.sites.get(name, "") for name in sites)])
-    write_text(target, text.getvalue())
+        table.append([*cells, *(row.sites.get(name, "") for name in sites)])
+    write_text(target, csv_text(header, table))
 
 
 def _record(

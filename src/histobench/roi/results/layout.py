@@ -36,6 +36,16 @@ def stored_in(folder: Path) -> list[Path]:
     return sorted(path for ending in (COMPLETE, ROBUSTNESS) for path in files_below(folder, ending))
 
 
+class _File:
+    """The file of a task with one ending."""
+
+    def __init__(self, ending: str) -> None:
+        self.ending = ending
+
+    def __get__(self, files: TaskFiles, owner: type[TaskFiles]) -> Path:
+        return files.folder / f"{files.prefix}{self.ending}"
+
+
 @dataclass(frozen=True)
 class TaskFiles:
     """The files of one task at one setting inside a results folder.
@@ -51,6 +61,15 @@ class TaskFiles:
     folder: Path
     prefix: str
 
+    complete = _File(COMPLETE)
+    detailed = _File(DETAILED)
+    per_episode = _File(PER_EPISODE)
+    few_shot = _File(FEW_SHOT)
+    bootstrap = _File(BOOTSTRAP)
+    intervals = _File(INTERVALS)
+    attention = _File(ATTENTION)
+    top_tiles = _File(TOP_TILES)
+
     @classmethod
     def of(cls, results_dir: Path, task: str, setting: str = "") -> TaskFiles:
         """The files of `task` at `setting` under `results_dir`."""
@@ -64,55 +83,15 @@ class TaskFiles:
         """The files that belong to a `*_complete_results.json`."""
         return cls(complete.parent, complete.name.removesuffix(COMPLETE))
 
-    def _file(self, suffix: str) -> Path:
-        return self.folder / f"{self.prefix}{suffix}"
-
-    @property
-    def complete(self) -> Path:
-        return self._file(COMPLETE)
-
-    @property
-    def detailed(self) -> Path:
-        return self._file(DETAILED)
-
-    @property
-    def per_episode(self) -> Path:
-        return self._file(PER_EPISODE)
-
-    @property
-    def few_shot(self) -> Path:
-        return self._file(FEW_SHOT)
-
-    @property
-    def bootstrap(self) -> Path:
-        return self._file(BOOTSTRAP)
-
-    @property
-    def intervals(self) -> Path:
-        return self._file(INTERVALS)
-
-    @property
-    def attention(self) -> Path:
-        return self._file(ATTENTION)
-
-    @property
-    def top_tiles(self) -> Path:
-        return self._file(TOP_TILES)
-
     @property
     def episode_predictions(self) -> Path:
-        """The file of the whole task: all settings together."""
+        """What every episode or run of the whole task predicted: all settings together.
+
+        >>> TaskFiles.of(Path("r"), "Few-shot").episode_predictions.as_posix()
+        'r/Few-shot/Few-shot_episode_predictions.npz'
+        """
         folder = self.folder.parent if self.folder.name.startswith("way_") else self.folder
         return folder / f"{folder.name}{EPISODES}"
-
-
-def episode_predictions_of(results_dir: Path, task: str) -> Path:
-    """The file with the predictions of every episode or run of a task, all settings together.
-
-    >>> episode_predictions_of(Path("r"), "Few-shot").as_posix()
-    'r/Few-shot/Few-shot_episode_predictions.npz'
-    """
-    return results_dir / task / f"{task}{EPISODES}"
 
 
 # Which folder a task's results go to: the one asked for, unless it holds those of another run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,7 @@ from histobench.roi.results.stored_run import StoredRun, is_number
 
 def load_runs(results_dir: str | Path) -> list[StoredRun]:
     """Every `*_complete_results.json` under a results folder, in the order of their paths."""
-    folder = Path(results_dir)
-    if folder.is_file():
-        raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
-    if not folder.is_dir():
-        raise HistobenchError(f"no results folder at {folder}")
+    folder = _existing(results_dir)
     runs = changes_told([read_run(path) for path in results_files(folder)])
     if not runs:
         raise HistobenchError(
@@ -39,16 +36,21 @@ def results_files(folder: Path) -> list[Path]:
 
 def split_runs(results_dir: str | Path) -> list[StoredRun]:
     """Every run on a split of a repeated cross-validation below a results folder."""
-    folder = Path(results_dir)
-    if folder.is_file():
-        raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
-    if not folder.is_dir():
-        raise HistobenchError(f"no results folder at {folder}")
+    folder = _existing(results_dir)
     runs = [read_run(path) for path in _all_results(folder) if SPLITS in path.parts]
     known = [run for run in runs if isinstance(run.info.get("split"), dict)]
     if not known:
         raise HistobenchError(f"no results over splits in {folder}: run with `splits` 5x2, or `folds` 5")
     return known
+
+
+def _existing(results_dir: str | Path) -> Path:
+    folder = Path(results_dir)
+    if folder.is_file():
+        raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
+    if not folder.is_dir():
+        raise HistobenchError(f"no results folder at {folder}")
+    return folder
 
 
 def _all_results(folder: Path) -> list[Path]:
@@ -75,13 +77,8 @@ def read_run(path: Path) -> StoredRun:
         return StoredRun(
             path=path,
             identity=RunIdentity(
-                dataset=text("dataset"),
-                encoder=text("encoder"),
-                preset=text("preset"),
+                **{each.name: text(each.name) for each in fields(RunIdentity) if each.name != "seed"},
                 seed=int(info.get("seed") or 0),
-                fingerprint=text("fingerprint"),
-                description=text("description"),
-                size=text("size"),
             ),
             task=str(content["task_name"]),
             setting=text("setting"),

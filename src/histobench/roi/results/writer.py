@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.files import atomic_path, write_json, write_text
+from histobench.core.text import csv_text
 from histobench.core.version import __version__
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
@@ -136,11 +135,8 @@ def write_attention(files: TaskFiles, attention: TileAttention) -> None:
     }
     with atomic_path(files.attention) as temporary, temporary.open("wb") as handle:
         np.savez_compressed(handle, **content)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["patient", "rank", "img_name", "attention"])
-    writer.writerows((*row[:3], f"{row[3]:.6g}") for row in attention.top_tiles())
-    write_text(files.top_tiles, text.getvalue())
+    rows = ((*row[:3], f"{row[3]:.6g}") for row in attention.top_tiles())
+    write_text(files.top_tiles, csv_text(["patient", "rank", "img_name", "attention"], rows))
 
 
 def _places(attention: TileAttention) -> dict[str, NDArray[Any]]:
@@ -171,27 +167,19 @@ def _number(value: float) -> float | None:
 
 
 def _detailed_csv(predictions: Predictions) -> str:
-    header = ["img_name", "true_label", "predicted_label", "probabilities"]
-    columns: list[list[Any]] = [
-        list(predictions.img_names),
-        predictions.labels.tolist(),
-        predictions.predicted.tolist(),
-        [_json_row(row) for row in predictions.probabilities],
+    columns: list[tuple[str, Sequence[Any]]] = [
+        ("img_name", predictions.img_names),
+        ("true_label", predictions.labels.tolist()),
+        ("predicted_label", predictions.predicted.tolist()),
+        ("probabilities", [_json_row(row) for row in predictions.probabilities]),
     ]
     if predictions.groups is not None:
-        header.append("group")
-        columns.append(list(predictions.groups))
-    for column, values in predictions.sites.items():
-        header.append(column)
-        columns.append(list(values))
+        columns.append(("group", predictions.groups))
+    columns += predictions.sites.items()
     if predictions.episodes is not None:
-        header.append("num_episodes")
-        columns.append(predictions.episodes.tolist())
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(zip(*columns, strict=True))
-    return text.getvalue()
+        columns.append(("num_episodes", predictions.episodes.tolist()))
+    header, values = zip(*columns, strict=True)
+    return csv_text(header, zip(*values, strict=True))
 
 
 def _target_csv(predictions: TargetPredictions) -> str:
@@ -205,11 +193,7 @@ def _target_csv(predictions: TargetPredictions) -> str:
         columns[WEIGHT] = predictions.weights.tolist()
     if predictions.groups is not None:
         columns["group"] = predictions.groups
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
+    return csv_text(columns, zip(*columns.values(), strict=True))
 
 
 def _json_row(row: NDArray[np.float64]) -> str:

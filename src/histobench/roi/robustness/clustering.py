@@ -14,6 +14,19 @@ from histobench.roi.robustness.neighbours import Ints
 _SEED, _MOST_CLUSTERS, _RUNS = 1337, 30, 50
 
 
+def crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Every two labels that share two sites, with each two of these sites."""
+    classes, class_of = np.unique(labels, return_inverse=True)
+    places, place_of = np.unique(sites, return_inverse=True)
+    shown = np.zeros((len(classes), len(places)), dtype=bool)
+    shown[class_of, place_of] = True
+    return [
+        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
+        for first, second in combinations(range(len(classes)), 2)
+        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
+    ]
+
+
 @dataclass(frozen=True)
 class Clustered:
     """Two labels at two sites: their images (rows of the features) and the clusters of each run [runs, n]."""
@@ -49,13 +62,10 @@ def clustering_score(
     """
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     scores = {}
-    for first, second in combinations(np.unique(labels), 2):
-        for one, other in combinations(np.unique(sites), 2):
-            rows = np.flatnonzero(np.isin(labels, (first, second)) & np.isin(sites, (one, other)))
-            cells = {(label, site) for label, site in zip(labels[rows], sites[rows], strict=True)}
-            if len(cells) == 4 and len(np.unique(unit[rows], axis=0)) > 1:
-                key = (int(first), int(second), int(one), int(other))
-                scores[key] = _clustered(unit, labels, sites, rows, runs, most_clusters)
+    for two_labels, two_sites in crossed_pairs(labels, sites):
+        rows = np.flatnonzero(np.isin(labels, two_labels) & np.isin(sites, two_sites))
+        if len(np.unique(unit[rows], axis=0)) > 1:
+            scores[*two_labels, *two_sites] = _clustered(unit, labels, sites, rows, runs, most_clusters)
     if not scores:
         raise HistobenchError("no two classes share two sites; clusters cannot be compared with both")
     return ClusteringScore(scores)

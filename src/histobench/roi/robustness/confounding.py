@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.robustness.clustering import crossed_pairs
 from histobench.roi.robustness.neighbours import Floats, Ints
 
 #: Penalties to choose from, by the balanced accuracy on validation slides.
@@ -82,14 +83,13 @@ def confounding_schedule(
     groups: Ints,
     *,
     repeats: int = _REPEATS,
-    pair: tuple[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Schedule:
     """Train on the schedule for two labels and two sites (those with the most slides), `repeats` times.
 
     Slides (groups) are shuffled anew in each repeat. This schedule is a proposal for own data; the published
     benchmarks fix theirs per dataset.
     """
-    chosen_labels, chosen_sites = pair or _fullest(labels, sites, groups)
+    chosen_labels, chosen_sites = _fullest(labels, sites, groups)
     cells = _cells(labels, sites, groups, chosen_labels, chosen_sites)
     size = min(len(slides) for slides in cells.values())
     test = max(_TEST_SLIDES, size // 5)
@@ -105,7 +105,9 @@ def confounding_schedule(
     accuracies = np.empty((half + 1, repeats))
     tested = []
     for column, seed in enumerate(seeds):
-        order = {key: _shuffled(slides, seed) for key, slides in cells.items()}
+        order = {key: slides.tolist() for key, slides in cells.items()}
+        for slides in order.values():
+            random.Random(seed).shuffle(slides)
         found = [
             _trained(features, labels, sites, groups, order, step, half, test) for step in range(half + 1)
         ]
@@ -136,25 +138,11 @@ def _cells(
 
 def _fullest(labels: Ints, sites: Ints, groups: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
     """The two labels and two sites whose smallest cell has the most groups; ties: the first."""
-    from itertools import combinations
-
-    best: tuple[int, tuple[int, int], tuple[int, int]] | None = None
-    for first, second in combinations(np.unique(labels), 2):
-        for one, other in combinations(np.unique(sites), 2):
-            two_labels, two_sites = (int(first), int(second)), (int(one), int(other))
-            cells = _cells(labels, sites, groups, two_labels, two_sites)
-            smallest = min(map(len, cells.values()))
-            if best is None or smallest > best[0]:
-                best = (smallest, two_labels, two_sites)
-    if best is None or best[0] == 0:
+    crossed = crossed_pairs(labels, sites)
+    smallest = [min(map(len, _cells(labels, sites, groups, *pair).values())) for pair in crossed]
+    if not any(smallest):
         raise HistobenchError("no two classes share two sites; confounding cannot be staged")
-    return best[1], best[2]
-
-
-def _shuffled(slides: Ints, seed: int) -> list[int]:
-    order = [int(slide) for slide in slides]
-    random.Random(seed).shuffle(order)
-    return order
+    return crossed[int(np.argmax(smallest))]
 
 
 def _trained(

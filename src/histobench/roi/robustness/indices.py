@@ -192,7 +192,7 @@ def robustness_index(near: TypedNeighbours, labels: Ints, sites: Ints, *, k: int
     """RI: among the first k neighbours, how many share the biology and not the site, against the reverse."""
     so, os = np.zeros(len(labels)), np.zeros(len(labels))
     for rows in _blocks(near, k):
-        found = _typed(near, labels, sites, rows, k)
+        found = _typed(near.index[rows, :k], labels, sites, rows)
         so[rows], os[rows] = (kind.sum(axis=1) for kind in found)
     return Evidence(so, os, k)
 
@@ -214,7 +214,7 @@ def margin_aware_index(
     blocks = _blocks(near, k)
     parts: list[Floats] = []
     for rows in blocks:
-        row, column = np.nonzero(np.logical_or(*_typed(near, labels, sites, rows, k)))
+        row, column = np.nonzero(np.logical_or(*_typed(near.index[rows, :k], labels, sites, rows)))
         other = near.index[rows, :k][row, column].astype(np.int64)
         parts.append(distances_from(features, norms, row + rows.start, other))
     if tau is None:
@@ -227,7 +227,7 @@ def margin_aware_index(
         )
     so_terms, os_terms = np.zeros(len(labels)), np.zeros(len(labels))
     for rows, distance in zip(blocks, parts, strict=True):
-        so, os = _typed(near, labels, sites, rows, k)
+        so, os = _typed(near.index[rows, :k], labels, sites, rows)
         weight = np.zeros(so.shape)
         weight[so | os] = np.exp(-distance / tau)
         so_terms[rows], os_terms[rows] = (weight * so).sum(axis=1), (weight * os).sum(axis=1)
@@ -257,9 +257,8 @@ def sums_without(
     def add(rows: Ints, lists: NDArray[np.int32], pair_row: Ints, pair_unit: Ints) -> NDArray[np.bool_]:
         """Count pairs of a row (a place among `rows`) and a unit; returns which lists were too short."""
         there = lists >= 0
-        same_label, same_site = (each[lists] == each[rows, None] for each in (labels, sites))
         weights = np.zeros((2, *lists.shape))
-        for at, kind in enumerate((there & same_label & ~same_site, there & ~same_label & same_site)):
+        for at, kind in enumerate(_typed(lists, labels, sites, rows)):
             if found.tau is None:
                 weights[at] = kind
             else:
@@ -318,10 +317,9 @@ def _blocks(near: TypedNeighbours, k: int) -> list[slice]:
 
 
 def _typed(
-    near: TypedNeighbours, labels: Ints, sites: Ints, rows: slice, k: int
+    index: NDArray[np.int32], labels: Ints, sites: Ints, rows: slice | Ints
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of the first k neighbours of some images are SO, and which OS."""
-    index = near.index[rows, :k]
+    """Which neighbours `index` [rows, k] of some images are SO, and which OS."""
     there = index >= 0
     same_label = labels[index] == labels[rows, None]
     same_site = sites[index] == sites[rows, None]

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.robustness.clustering import Clustered, ClusteringScore
 from histobench.roi.robustness.confounding import Schedule, Tested
 from histobench.roi.robustness.neighbours import Floats, Ints
-from histobench.roi.robustness.probes import SiteProbe
+from histobench.roi.robustness.probes import SiteProbe, mean_of_known
 from histobench.statistics.jackknife import (
     FISHER,
     LOGIT,
@@ -93,15 +94,9 @@ def measured(value: float, left_out: Floats, units: Units, *, within: Range = "s
     if undefined:
         which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
         return Measure(value, reason=f"no interval: the value is not defined without {which}")
-    found = LeaveOneOut(
-        ("measure",),
-        np.array([value]),
-        left_out[:, None],
-        np.zeros(units.count, dtype=np.int64),
-        units.count - 1.0,
-    )
+    found = LeaveOneOut.unstratified(("measure",), np.array([value]), left_out[:, None])
     if within == "ratio":
-        half = t_quantile(found.freedom) * float(np.sqrt(found.variance()[0]))
+        half = t_quantile(found.freedom) * float(np.sqrt(found.variance[0]))
         if half <= 1e-12 * max(1.0, abs(value)):
             return Measure(value, reason="no interval: no group changes the value", left_out=left_out)
         return Measure(value, value - half, value + half, None, left_out)
@@ -122,42 +117,6 @@ def mean_without(terms: Floats, units: Units) -> Floats:
     return left
 
 
-def auroc_without(scores: Floats, positive: NDArray[np.bool_], units: Ints, count: int) -> Floats:
-    """AUROC [count] of scores [n] without each unit; ties count half. NaN where only one kind is left.
-
-    Pairs of a positive and a negative image are counted once; those of a unit are then taken away.
-    """
-
-    def below(marked: NDArray[np.bool_], within: Ints) -> Floats:
-        """How many marked images of the same number `within` have a lower score; equal ones count half."""
-        keys = (scores, within)
-        order = np.lexsort(keys)
-        change = np.logical_or.reduce([np.diff(each[order]) != 0 for each in keys])
-        starts = np.flatnonzero(np.append(True, change))
-        each = np.add.reduceat(marked[order].astype(np.float64), starts)
-        lower = np.cumsum(each) - each
-        first = np.append(True, np.diff(within[order][starts]) != 0)
-        lower -= np.repeat(lower[first], np.diff(np.append(np.flatnonzero(first), len(starts))))
-        found = np.empty(len(scores))
-        found[order] = np.repeat(lower + each / 2, np.diff(np.append(starts, len(scores))))
-        return found
-
-    everyone = np.zeros(len(scores), dtype=np.int64)
-    won = below(~positive, everyone)  # negative images below each
-    lost = positive.sum() - below(positive, everyone)  # positive images above each
-    inside = below(~positive, units)
-
-    def summed(values: Floats, here: NDArray[np.bool_]) -> Floats:
-        return np.bincount(units[here], weights=values[here], minlength=count).astype(np.float64)
-
-    ones = np.ones(len(scores))
-    pairs = won[positive].sum() - summed(won, positive) - summed(lost, ~positive) + summed(inside, positive)
-    kinds = [here.sum() - summed(ones, here) for here in (positive, ~positive)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        area: Floats = pairs / (kinds[0] * kinds[1])
-    return np.where(kinds[0] * kinds[1] > 0, area, np.nan)
-
-
 def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:
     """The mean AUROC over folds (of sites against the rest within a fold) without each unit.
 
@@ -171,10 +130,15 @@ def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:
     folds = len(probe.per_fold) + probe.skipped_folds
     for fold in np.unique(probe.fold[probe.fold >= 0]):
         rows = np.flatnonzero(probe.fold == fold)
-        tested, truth, scores = units.of_image[rows], sites[rows], probe.scores[rows]
+        inside, tested = np.unique(units.of_image[rows], return_inverse=True)
+        truth, scores = sites[rows], probe.scores[rows]
         kinds = (1,) if scores.shape[1] == 2 else range(scores.shape[1])
-        each = [auroc_without(scores[:, at], truth == at, tested, units.count) for at in kinds]
-        areas.append(np.mean(each, axis=0))
+        each = np.empty((len(kinds), units.count))
+        for place, at in enumerate(kinds):
+            against_rest = np.stack([-scores[:, at], scores[:, at]], axis=1)
+            # A unit without an image in the fold changes nothing there.
+            each[place], each[place, inside] = auroc_left_out(against_rest, (truth == at).astype(int), tested)
+        areas.append(each.mean(axis=0))
     left = mean_of_known(np.array(areas))
     return np.clip(left.mean() + np.sqrt(folds / (folds - 1)) * (left - left.mean()), 0.0, 1.0)
 
@@ -259,15 +223,6 @@ def schedule_without(
             with suppress(HistobenchError):
                 values[row] = value(one[:, known])
     return values
-
-
-def mean_of_known(values: Floats) -> Floats:
-    """Mean over rows of what is not NaN; NaN where nothing is."""
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    result: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return result
 
 
 def _counts(units: Units) -> NDArray[np.int64]:

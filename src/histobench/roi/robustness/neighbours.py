@@ -148,11 +148,8 @@ def nearest_rows(features: NDArray[np.floating], groups: Ints, rows: Ints, width
     step = max(1, _PRODUCTS // 4 // len(features))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
-        apart = _row_distances(features, norms, part)
-        apart[groups[part, None] == groups[None, :]] = np.inf
-        ranked = np.argsort(apart, axis=1, kind="stable")[:, : found.shape[1]]
-        there = np.isfinite(np.take_along_axis(apart, ranked, axis=1))
-        found[start : start + step] = np.where(there, ranked, -1)
+        apart = _distances_outside(features, norms, groups, part)
+        found[start : start + step] = _nearest_of(apart, found.shape[1])[0]
     return found
 
 
@@ -345,34 +342,36 @@ def _dominant(index: NDArray[np.int32], units: Ints, m: int) -> Ints:
     return np.where(short & (index[:, -1] >= 0), middle, -1)
 
 
-def _row_distances(features: NDArray[np.floating], norms: Floats, rows: Ints) -> Floats:
-    """Cosine distances [rows, n] in float64."""
+def _distances_outside(features: NDArray[np.floating], norms: Floats, groups: Ints, rows: Ints) -> Floats:
+    """Cosine distances [rows, n] in float64; inf within a group."""
     unit = features[rows].astype(np.float64) / norms[rows, None]
     products = np.empty((len(rows), len(features)))
     for part in _blocks(features):
         products[:, part] = unit @ (features[part].astype(np.float64) / norms[part, None]).T
-    return np.clip(1.0 - products, 0.0, 2.0)
+    apart: Floats = np.clip(1.0 - products, 0.0, 2.0)
+    apart[groups[rows, None] == groups[None, :]] = np.inf
+    return apart
+
+
+def _nearest_of(apart: Floats, width: int) -> tuple[Ints, Floats]:
+    """The places of the `width` least of each row, of equal ones the first, and these; -1 for inf."""
+    ranked = np.argsort(apart, axis=1, kind="stable")[:, :width]
+    distance = np.take_along_axis(apart, ranked, axis=1)
+    return np.where(np.isfinite(distance), ranked, -1), distance
 
 
 def _whole_rows(
     search: _TypedSearch, rows: Ints, index: NDArray[np.int32], typed: dict[str, TypedList], units: Ints
 ) -> None:
     """Some images wholly in float64: those with so many near-copies that float32 cannot decide."""
-    apart = _row_distances(search.features, search.norms, rows)
-    apart[search.groups[rows, None] == search.groups[None, :]] = np.inf
-    ranked = np.argsort(apart, axis=1, kind="stable")[:, : index.shape[1]]
-    index[rows, : ranked.shape[1]] = np.where(
-        np.isfinite(np.take_along_axis(apart, ranked, axis=1)), ranked, -1
-    )
+    apart = _distances_outside(search.features, search.norms, search.groups, rows)
+    index[rows] = _nearest_of(apart, index.shape[1])[0]
     same_label = search.labels[rows, None] == search.labels[None, :]
     same_site = search.sites[rows, None] == search.sites[None, :]
     for name, wanted in (("so", same_label & ~same_site), ("os", ~same_label & same_site)):
         lists, kind = typed[name], np.where(wanted, apart, np.inf)
         width = min(lists.index.shape[1], apart.shape[1])
-        ranked = np.argsort(kind, axis=1, kind="stable")[:, :width]
-        distance = np.take_along_axis(kind, ranked, axis=1)
-        lists.distance[rows, :width] = distance
-        lists.index[rows, :width] = np.where(np.isfinite(distance), ranked, -1)
+        lists.index[rows, :width], lists.distance[rows, :width] = _nearest_of(kind, width)
         if lists.index.shape[1] == lists.others.shape[1]:
             continue
         lists.dominant[rows] = _dominant(lists.index[rows], units, lists.others.shape[1])

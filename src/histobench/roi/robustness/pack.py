@@ -5,11 +5,10 @@ What cannot be measured on a set says why; the rest is measured all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.clustering import clustering_score
-from histobench.roi.robustness.confounding import Schedule, apd, confounding_schedule, nipd
+from histobench.roi.robustness.clustering import clustering_score, crossed_pairs
+from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
     Evidence,
@@ -40,14 +39,19 @@ from histobench.roi.robustness.leaving_out import (
     Range,
     Units,
     clustering_without,
-    mean_of_known,
     measured,
     schedule_without,
     site_probe_without,
     units_of,
 )
 from histobench.roi.robustness.neighbours import Floats, Ints, TypedNeighbours, find_neighbours
-from histobench.roi.robustness.probes import FitSites, FitWithout, leave_one_site_out, site_probe
+from histobench.roi.robustness.probes import (
+    FitSites,
+    FitWithout,
+    leave_one_site_out,
+    mean_of_known,
+    site_probe,
+)
 
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
@@ -136,8 +140,12 @@ def measure_robustness(
         work.probe()
         for name, protocol in protocols.items():
             work.new_site(name, protocol, (at_many_sites or {}).get(name))
-        work.clusters(slow)
-        work.schedule(slow)
+        if slow:
+            work.clusters()
+            work.schedule()
+        else:
+            left_out = Measure(None, reason=_SLOW)
+            work.measures |= dict.fromkeys(("clustering_score", "apd", "nipd"), left_out)
     return Pack(work.measures, work.details)
 
 
@@ -158,10 +166,11 @@ class PackWork:
         """Keep a measure with its interval."""
         self.measures[name] = measured(value, without, self.units, within=within)
 
-    def attempt(self, names: tuple[str, ...], measured: Callable[[], None]) -> None:
+    @contextmanager
+    def attempt(self, *names: str) -> Iterator[None]:
         """Do a part; what stands in its way becomes the reason of its measures."""
         try:
-            measured()
+            yield
         except HistobenchError as error:
             for name in names:
                 self.measures.setdefault(name, Measure(None, reason=str(error)))
@@ -183,7 +192,7 @@ class PackWork:
             units=self.units.of_image,
         )
 
-        def chosen() -> None:
+        with self.attempt("robustness_index", "margin_aware_index"):
             best, scores = choose_k(near, t.labels, candidates)
             self.details["k"] = best
             self.details["vote_balanced_accuracy_by_k"] = {str(size): score for size, score in scores.items()}
@@ -202,20 +211,16 @@ class PackWork:
             self.details["tau"] = found.tau
             self._evidence("margin_aware_index", near, found, again, lambda size: weighted(k=size).value)
 
-        self.attempt(("robustness_index", "margin_aware_index"), chosen)
-
-        def margins() -> None:
-            found = cross_site_margin(near)
-            self.details["margin_neighbours"] = found.m
+        with self.attempt("croma_median", "croma_worst_tenth", "croma_share_below"):
+            margins = cross_site_margin(near)
+            self.details["margin_neighbours"] = margins.m
             self.details["worst_images"] = worst_relatives(
-                self.features, t.labels, t.sites, t.groups, found.values
+                self.features, t.labels, t.sites, t.groups, margins.values
             )
-            left = margins_without(near, found, self.units.of_image)
-            self.add("croma_median", found.median, left["median"], within="contrast")
-            self.add("croma_worst_tenth", found.tail_mean, left["tail"], within="contrast")
-            self.add("croma_share_below", found.share_below, left["below"])
-
-        self.attempt(("croma_median", "croma_worst_tenth", "croma_share_below"), margins)
+            left = margins_without(near, margins, self.units.of_image)
+            self.add("croma_median", margins.median, left["median"], within="contrast")
+            self.add("croma_worst_tenth", margins.tail_mean, left["tail"], within="contrast")
+            self.add("croma_share_below", margins.share_below, left["below"])
 
     def _evidence(
         self,
@@ -288,7 +293,7 @@ class PackWork:
         """RI within each pair of classes at each pair of sites, counts pooled, at the k of the whole set."""
         t, k = self.tissue, self.details.get("k")
         name = "robustness_index_paired"
-        subsets = _crossed_pairs(t.labels, t.sites)
+        subsets = crossed_pairs(t.labels, t.sites)
         if k is None or not subsets or len(subsets) > _MOST_SUBSETS:
             why = "no two classes share two sites" if not subsets else f"{len(subsets)} pairs are too many"
             self.measures[name] = Measure(None, reason=why if k is not None else "no k could be chosen")
@@ -315,19 +320,15 @@ class PackWork:
     def probe(self) -> None:
         """How well the site can be read from the features."""
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("site_probe_auroc"):
             found = site_probe(self.features, t.sites, t.groups)
             self.details["site_probe"] = {"per_fold": found.per_fold, "skipped_folds": found.skipped_folds}
             self.add("site_probe_auroc", found.auroc, site_probe_without(found, t.sites, self.units))
 
-        self.attempt(("site_probe_auroc",), measured)
-
     def new_site(self, name: str, protocol: FitWithout, fit_sites: FitSites | None = None) -> None:
         """Balanced accuracy at a site that was not trained on: mean over the sites, and the worst."""
         t, units = self.tissue, self.refit_units
-
-        def found_out() -> None:
+        with self.attempt(f"new_site_{name}_mean", f"new_site_{name}_worst"):
             refit = len(t.site_names) <= _MOST_REFITTED_SITES
             data = (self.features, t.labels, t.sites, t.groups, units.of_image)
             found = leave_one_site_out(*data, protocol, refit=refit, fit_sites=fit_sites)
@@ -343,32 +344,19 @@ class PackWork:
             left_out = [t.site_names[s] for s in np.unique(t.sites) if int(s) not in found.per_site]
             self.details.setdefault("new_site", {})[name] = {"per_site": per_site, "left_out": left_out}
 
-        self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), found_out)
-
-    def clusters(self, slow: bool) -> None:
+    def clusters(self) -> None:
         """Whether clusters follow class or site."""
-        if not slow:
-            self.measures["clustering_score"] = Measure(None, reason=_SLOW)
-            return
-
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("clustering_score"):
             found = clustering_score(self.features, t.labels, t.sites)
             left = clustering_without(found, t.labels, t.sites, self.units)
             self.add("clustering_score", found.value, left, within="contrast")
             self.details["clustering_combinations"] = len(found.per_combination)
 
-        self.attempt(("clustering_score",), measured)
-
-    def schedule(self, slow: bool) -> None:
+    def schedule(self) -> None:
         """APD and nIPD of the label-site schedule."""
-        if not slow:
-            self.measures |= {name: Measure(None, reason=_SLOW) for name in ("apd", "nipd")}
-            return
         t = self.tissue
-
-        def measured() -> None:
+        with self.attempt("apd", "nipd"):
             found = confounding_schedule(self.features, t.labels, t.sites, t.groups)
             self.details["schedule"] = {
                 "classes": [t.classes[label] for label in found.labels],
@@ -378,15 +366,12 @@ class PackWork:
                 "balanced_accuracy": found.accuracies.mean(axis=1).tolist(),
                 "sd_over_repeats": found.accuracies.std(axis=1).tolist(),
             }
-            self.attempt(("apd",), lambda: drop("apd", found, apd))
             area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-            self.attempt(("nipd",), lambda: drop("nipd", found, area))
-
-        def drop(name: str, found: Schedule, value: Callable[[Floats], float]) -> None:
-            left = schedule_without(found, t.labels, t.sites, self.units, value)
-            self.add(name, value(found.accuracies), left, within="ratio")
-
-        self.attempt(("apd", "nipd"), measured)
+            drops: dict[str, Callable[[Floats], float]] = {"apd": apd, "nipd": area}
+            for name, value in drops.items():
+                with self.attempt(name):
+                    left = schedule_without(found, t.labels, t.sites, self.units, value)
+                    self.add(name, value(found.accuracies), left, within="ratio")
 
 
 def possible_neighbours(
@@ -412,16 +397,3 @@ def possible_neighbours(
 
     both = outside(labels, sites)
     return outside(labels) > both, outside(sites) > both
-
-
-def _crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Every two labels that share two sites, with each two of these sites."""
-    classes, class_of = np.unique(labels, return_inverse=True)
-    places, place_of = np.unique(sites, return_inverse=True)
-    shown = np.zeros((len(classes), len(places)), dtype=bool)
-    shown[class_of, place_of] = True
-    return [
-        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
-        for first, second in combinations(range(len(classes)), 2)
-        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
-    ]

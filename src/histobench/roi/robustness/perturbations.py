@@ -10,7 +10,6 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -262,17 +261,6 @@ THUNDER = tuple(Perturbation(f"thunder_{name}", name, 0, apply) for name, apply 
 Encode = Callable[[Sequence[Pixels]], NDArray[np.float32]]
 
 
-class Change(Protocol):
-    """What a change is called, whoever makes it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def strength(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Stressed:
     """One perturbation: cosine to the unchanged image, share of changed predictions, loss of accuracy."""
@@ -368,6 +356,7 @@ class Attack:
         return f"{self.family}_{self.strength}"
 
 
+Change = Perturbation | Attack
 #: The middle one is THUNDER's.
 ATTACKS = (Attack(1, 0.75e-3, 0.5e-3), Attack(2, 1.5e-3, 1e-3), Attack(3, 3e-3, 2e-3))
 

@@ -49,7 +49,7 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
     classes = int(sites.max()) + 1
     if classes < 2:
         raise HistobenchError("there is only one site; the site probe needs two")
-    folds = min(_FOLDS, _fewest_groups(sites, groups))
+    folds = min(_FOLDS, *(len(np.unique(groups[sites == site])) for site in np.unique(sites)))
     if folds < 2:
         raise HistobenchError(
             "a site has one group only; the site probe needs two groups (patients) at each site"
@@ -70,10 +70,6 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
             "no fold has every site on both sides; the site probe needs more groups at each site"
         )
     return SiteProbe(tuple(areas), folds - len(areas), scores, tested_in)
-
-
-def _fewest_groups(sites: Ints, groups: Ints) -> int:
-    return min(len(np.unique(groups[sites == site])) for site in np.unique(sites))
 
 
 def _classifier() -> Any:
@@ -164,8 +160,13 @@ def _balanced(truth: Ints, right: NDArray[np.bool_], counted: NDArray[np.bool_])
         size = here.sum(axis=1)
         hits = (here & right[:, truth == label]).sum(axis=1)
         recalls.append(np.where(size > 0, hits / np.maximum(size, 1), np.nan))
-    known = np.isfinite(recalls)
-    total = np.where(known, recalls, 0.0).sum(axis=0)
-    shown = known.sum(axis=0)
-    values: Floats = np.where(shown > 0, total / np.maximum(shown, 1), np.nan)
-    return values
+    return mean_of_known(np.array(recalls))
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """Mean over rows of what is not NaN; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    result: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return result

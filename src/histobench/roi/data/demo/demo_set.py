@@ -11,8 +11,8 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
+from histobench.core.text import csv_text
 from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
-from histobench.roi.data.tables import csv_text
 
 #: Raised whenever the same arguments would give other pixels.
 GENERATOR_VERSION = 1
@@ -188,16 +188,17 @@ def _remove_leftovers(out: Path, tiles: list[_Tile]) -> None:
 
 def _long_table(tiles: list[_Tile], recipe: _Recipe) -> str:
     sited = {"": [], "scanner": ["scanner"]}.get(recipe.sites, ["scanner", "stain"])
-    rows: list[list[object]] = [["image_path", "label", "split", "group", *sited]]
+    rows: list[list[object]] = []
     for tile in tiles:
         slide = slide_of(patient_of(tile.index), seed=recipe.seed)
         sites = [slide.scanner, slide.stain_lot][: len(sited)]
         rows.append([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group, *sites])
-    return csv_text(rows)
+    return csv_text(["image_path", "label", "split", "group", *sited], rows)
 
 
 def _wide_table(tiles: list[_Tile]) -> str:
-    rows = [["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"]]
+    header = ["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"]
+    rows = []
     columns = [
         [(tile.path, str(CLASSES.index(tile.class_name))) for tile in tiles if tile.split == split]
         for split in ("train", "test")
@@ -205,4 +206,4 @@ def _wide_table(tiles: list[_Tile]) -> str:
     for row in range(max(map(len, columns))):
         train, test = (column[row] if row < len(column) else ("", "") for column in columns)
         rows.append([*train, "", "", *test])
-    return csv_text(rows)
+    return csv_text(header, rows)
