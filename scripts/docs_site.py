@@ -134,7 +134,7 @@ def api_page() -> str:
 
 def datasets_page() -> str:
     """The public datasets that are known by name."""
-    from histobench.roi.registry.entry import all_datasets
+    from histobench.roi.registry.dataset_entry import all_datasets
 
     rows = [
         f"| `{each.name}` | [{_plain(each.title)}]({each.homepage}) | {each.organ} "

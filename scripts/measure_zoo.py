@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
+from histobench.roi.encoders.encoder_spec import Cost, EncoderSpec
 from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import build_network, list_encoders
-from histobench.roi.encoders.spec import Cost, EncoderSpec
 from histobench.roi.encoders.zoo import BUILT_IN
 
 

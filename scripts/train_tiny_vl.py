@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from histobench.core.files import atomic_path
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, tile_jpeg
 from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.tiny_vl.encoder import NATIVE_SIZE, TinyVL, encode_texts
+from histobench.roi.encoders.tiny_vl.tiny_vl_encoder import NATIVE_SIZE, TinyVL, encode_texts
 from histobench.roi.encoders.transform import IMAGENET_MEAN, IMAGENET_STD
 
 TRAINING_SEED, HELD_OUT_SEED = 1, 2

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from histobench.core.files import write_text
 from histobench.core.records import Declared, default_text, options_of
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.run_options import RunOptions
 from histobench.roi.options import ENGINE_GROUP, SETTINGS_OF_PLANS, Options, Plan, Settings, plan_options
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "histobench"

@@ -15,9 +15,9 @@ from histobench.core.files import write_text
 from histobench.core.records import markdown_rows, options_of
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
-from histobench.roi.encoders.catalogue import markdown_table
+from histobench.roi.encoders.encoder_catalogue import markdown_table
 from histobench.roi.encoders.registry import list_encoders
-from histobench.roi.metrics.catalogue import CATALOGUE as METRICS
+from histobench.roi.metrics.metric_catalogue import CATALOGUE as METRICS
 from histobench.roi.options import DatasetEntry, plan_options
 from histobench.roi.task_catalogue import CATALOGUE as TASKS
 

@@ -133,19 +133,19 @@ FAULTS = [
     ),
     # cache
     Fault(
-        "roi/features/cache/rows.py",
+        "roi/features/cache/row_cache.py",
         "if hashlib.sha256(data).hexdigest() != path.stem:",
         "if not data:",
         "roi/features/test_row_cache.py",
     ),
     Fault(
-        "roi/features/cache/rows.py",
+        "roi/features/cache/row_cache.py",
         'bad = note.get("bad", {}) if note.get("decoder") == DECODER else {}',
         'bad = note.get("bad", {})',
         "roi/features/test_row_cache.py",
     ),
     Fault(
-        "roi/features/cache/rows.py",
+        "roi/features/cache/row_cache.py",
         "if path.stat().st_mtime < limit:",
         "if path.stat().st_mtime > limit:",
         "roi/features/test_row_cache.py",

@@ -23,7 +23,7 @@ MUNGED = Path("/run/munge/munged.pid")
 #: The program, for which a few images and episodes are enough to be cut into units.
 IN_PARTS = """
 from histobench.cli.main import main
-from histobench.roi.units import episodes, hashing
+from histobench.roi.units import few_shot_parts as episodes, hashing
 
 hashing.LARGE, hashing.IMAGES_PER_UNIT, episodes.LARGE_SECONDS = 1, 64, 0.3
 raise SystemExit(main())

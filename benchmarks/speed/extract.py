@@ -45,11 +45,11 @@ from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.content_hashes import take_inventory
-from histobench.roi.features.cache.rows import RowCache
-from histobench.roi.features.extract import TRIAL_IMAGES
+from histobench.roi.features.cache.row_cache import RowCache
+from histobench.roi.features.feature_extraction import TRIAL_IMAGES
 from histobench.roi.features.fingerprint import describe_encoder
 from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.loop import InferenceUnit, plan_units, shard_size
+from histobench.roi.features.inference.shards import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.options import Settings
 from histobench.roi.units.extraction import SHARDS_PER_UNIT

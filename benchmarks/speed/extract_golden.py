@@ -19,7 +19,7 @@ from torch import Tensor
 
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import extract
+from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.feature_file import load
 
 DATASETS = ("lunghist700", "lc25000")

@@ -130,8 +130,8 @@ def planning(count: int, folder: Path) -> Work:
 
 def bookkeeping(count: int, folder: Path) -> Work:
     """What extraction does besides loading and the network: units, shards, the cache, feature files."""
-    from histobench.roi.features.cache.rows import RowCache, ShardWriter
-    from histobench.roi.features.inference.loop import plan_units, shard_size
+    from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
+    from histobench.roi.features.inference.shards import plan_units, shard_size
     from histobench.roi.features.shard_plan import EncoderFacts, problems_of, write_features
 
     data = dataset_of(count, folder)
@@ -194,8 +194,8 @@ def training(count: int, folder: Path) -> Work:
 
 def evaluate_on(train: Any, test: Any, folder: Path) -> Work:
     """Three tasks with everything that is written about them."""
-    from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.run import evaluate
+    from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+    from histobench.roi.evaluation.evaluation_run import evaluate
 
     tasks = ("Linear-Probe", "KNN", "Proto")
 

@@ -31,16 +31,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from histobench.mint.runs.request import RunRequest
 from page import write_section
 
-from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.agent_spec import parse_agent
+from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.factory import Terms, open_player, player_name
-from histobench.mint.agents.spec import parse_agent
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.runs.episode_counter import Standing
+from histobench.mint.runs.episode_queue import Run
 from histobench.mint.runs.episode_run import RunContext
-from histobench.mint.runs.request import RunRequest
-from histobench.mint.runs.run import Run
 from histobench.mint.runs.task_source import choose_datasets, load_tasks
 from histobench.mint.sandbox import open_sandbox
 from histobench.mint.tools.wikipedia_search import Tape

@@ -64,7 +64,7 @@ def made(setup: Setup) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def ours(setup: Setup) -> list[float]:
     """One search of neighbours, then the three measures."""
     from histobench.roi.robustness.indices import cross_site_margin, margin_aware_index, robustness_index
-    from histobench.roi.robustness.neighbours import find_neighbours
+    from histobench.roi.robustness.site_neighbours import find_neighbours
 
     x, label, site, group = made(setup)
     near = find_neighbours(x, label, site, group, k=setup.k, m=M, sizes=[setup.k])

@@ -29,11 +29,11 @@ from typing import Any
 
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.features.inference.loop import plan_units, shard_size
+from histobench.roi.features.inference.shards import plan_units, shard_size
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.options import Settings
-from histobench.roi.plan.run import outcome_of
+from histobench.roi.plan.plan_run import outcome_of
 from histobench.roi.units import hashing
 from histobench.roi.units.extraction import shard_units
 from histobench.roi.units.hashing import FOLDER, hash_units, read_images, write_images, write_list

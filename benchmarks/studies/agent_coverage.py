@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.episode_outcome import EpisodeOutcome
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.statistics.intervals import clustered_bounds
 

@@ -125,8 +125,8 @@ def values_of(
     """The measures of one encoder, without intervals."""
     from histobench.core.errors import HistobenchError
     from histobench.roi.robustness import indices
-    from histobench.roi.robustness.neighbours import find_neighbours
-    from histobench.roi.robustness.probes import leave_one_site_out, site_probe
+    from histobench.roi.robustness.site_neighbours import find_neighbours
+    from histobench.roi.robustness.site_probes import leave_one_site_out, site_probe
 
     found: dict[str, Any] = {}
     if parts != "new_sites":
@@ -180,7 +180,7 @@ def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> d
     """Values of both encoders, and with `intervals` their bounds and the bounds of the difference."""
     import torch
 
-    from histobench.roi.evaluation.robustness import RobustnessOptions, protocols
+    from histobench.roi.evaluation.robustness_task import RobustnessOptions, protocols
     from histobench.roi.robustness.pack import PackWork, Tissue, measure_robustness
     from histobench.statistics.jackknife import LeaveOneOut, differences
 

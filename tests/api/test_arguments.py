@@ -20,8 +20,8 @@ from histobench.api.validation import label_array
 from histobench.core.parameters import InvalidParameterError, positive_number
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate as evaluate_features
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
 from histobench.roi.features.feature_file import FeatureSet
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -24,7 +24,7 @@ from histobench.consult import consult_runs
 from histobench.consult.encoder_views import StudyPlan
 from histobench.consult.playing import ConsultRun
 from histobench.consult.reference_agents import POLICIES, RULES
-from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
+from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.comparison.comparison import CompareSettings
 
 TOP = Path(__file__).parents[2]

@@ -11,7 +11,6 @@ from rich.console import Console
 from histobench.cli import consult
 from histobench.cli.compare import columns_that_fit, print_grid
 from histobench.cli.consult import asked_for
-from histobench.consult.playing import _seat
 from histobench.roi.comparison.grids import Grid
 
 VALUE = "0.884 [0.845, 0.912]"
@@ -62,7 +61,7 @@ def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
     parser = argparse.ArgumentParser()
     consult.run_flags(parser)
     plain, bound = (
-        _seat(asked_for(parser.parse_args(["study", "--agent", "local:", *flags]))).sampling
+        asked_for(parser.parse_args(["study", "--agent", "local:", *flags])).sampling
         for flags in ([], ["--constrain"])
     )
     assert plain.grammar is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from histobench.cli.evaluate import print_outcome
-from histobench.roi.evaluation.run import EvaluationOutcome
+from histobench.roi.evaluation.evaluation_run import EvaluationOutcome
 
 
 def test_square_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ from histobench.mint.envs.episode import play
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
 from histobench.mint.runs.episode_run import EpisodeStoppedError
-from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import PartWorker
+from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.tools.base import ToolArgumentError
 from histobench.work.engines import Display, RayEngine
 from histobench.work.loop import work_through

@@ -30,7 +30,7 @@ from histobench.core.files import (
 )
 from histobench.core.plain_data import parse_json
 from histobench.mint.messages.parts import load_image
-from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.recording import read_recordings
 from histobench.mint.runs.cell_store import LineJournal
 from histobench.mint.tasks.base import read_records
@@ -59,7 +59,8 @@ OWN_READS = {
     "roi/data/image_ref.py: open",  # with the door's descriptor
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",
-    "roi/registry/entry.py: resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
+    "roi/registry/dataset_entry.py: resources.files('histobench.roi.registry')"
+    ".joinpath('datasets.yaml').read_text",
 }
 LIBRARIES = ("np.load", "torch.load", "pq.read_table", "gzip.open")
 LAST_WORDS = {"read_text", "read_bytes", *(name.rpartition(".")[2] for name in LIBRARIES)}

@@ -12,8 +12,8 @@ import pytest
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, write_outcome_table
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, write_outcome_table
+from histobench.mint.runs.run_options import RunOptions
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 

@@ -23,7 +23,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
 from histobench.mint.prompts.published import LiteralSource
-from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
 from histobench.mint.sandbox.guest import frames

@@ -22,8 +22,8 @@ from histobench.report.server import SiteServer, follow, snapshot
 from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import select_runs
-from histobench.roi.metrics import catalogue
-from histobench.roi.metrics.catalogue import Metric
+from histobench.roi.metrics import metric_catalogue as catalogue
+from histobench.roi.metrics.metric_catalogue import Metric
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 

@@ -17,8 +17,8 @@ from histobench.report.methods import robustness_paragraph
 from histobench.report.robustness_page import robustness_payload, stored_tables
 from histobench.report.site import build_site
 from histobench.report.table import TableJob, build_table
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.reader import load_runs
 

@@ -36,7 +36,7 @@ from histobench.mint.envs.turn_loop import (
     settle,
     steps_left,
 )
-from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.recording import Recording
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.sandbox import SandboxPool

@@ -11,7 +11,7 @@ import pytest
 from histobench.cli.evaluate import evaluate_flags
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.tasks import TASK_RUNNERS
-from histobench.roi.plan.schema import json_schema
+from histobench.roi.plan.plan_file import json_schema
 from histobench.roi.presets import PRESETS
 from histobench.roi.task_catalogue import (
     CATALOGUE,

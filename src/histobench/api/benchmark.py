@@ -183,7 +183,7 @@ def run(
     from histobench.api.dataset import read_for
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.options import plan_options
-    from histobench.roi.plan.benchmark import run_benchmark
+    from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
 
     values: dict[str, Any] = {
@@ -241,7 +241,7 @@ def changed_options(
 def _plan(values: dict[str, Any]) -> Plan:
     """The plan of a run; what is wrong with it is wrong with a parameter."""
     from histobench.api.encoder import device_text
-    from histobench.roi.plan.schema import plan_from
+    from histobench.roi.plan.plan_file import plan_from
 
     try:
         return plan_from({**values, "device": device_text(values.get("device"))}, where="", base=Path("."))

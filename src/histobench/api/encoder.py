@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from histobench.roi.encoders.base import BasePatchEncoder
-    from histobench.roi.encoders.spec import EncoderSpec
+    from histobench.roi.encoders.encoder_spec import EncoderSpec
 
 
 class Encoder:

@@ -303,7 +303,7 @@ def extract(
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
     from histobench.core.records import options_of
-    from histobench.roi.features.extract import extract as extract_files
+    from histobench.roi.features.feature_extraction import extract as extract_files
     from histobench.roi.features.feature_file import SOURCE, load
     from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.options import SETTINGS_OF_PLANS, Settings
@@ -508,8 +508,8 @@ def evaluate(
     from histobench.core.records import options_of
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.data.sites import TargetColumns
-    from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.run import evaluate as evaluate_features
+    from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+    from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
     from histobench.roi.options import Options, TargetOptions
     from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import CLASS, ROBUSTNESS, TARGETS, canonical_task

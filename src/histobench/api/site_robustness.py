@@ -24,8 +24,8 @@ from histobench.core.text import html_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.roi.comparison.robustness import RobustnessTable
-    from histobench.roi.evaluation.robustness import RobustnessOptions
+    from histobench.roi.comparison.robustness_tables import RobustnessTable
+    from histobench.roi.evaluation.robustness_task import RobustnessOptions
     from histobench.roi.features.feature_file import FeatureSet
     from histobench.roi.robustness.pack import RobustnessResult
 
@@ -89,7 +89,7 @@ class RobustnessTables:
 
     def __repr__(self) -> str:
         from histobench.roi.comparison.comparison_files import grid_text
-        from histobench.roi.comparison.robustness import robustness_grid
+        from histobench.roi.comparison.robustness_tables import robustness_grid
 
         parts = [
             "\n".join([grid_text(replace(grid, notes=())), *(f"  {note}" for note in grid.notes)])
@@ -99,7 +99,7 @@ class RobustnessTables:
         return "\n\n".join([*parts, *left])
 
     def _repr_html_(self) -> str:
-        from histobench.roi.comparison.robustness import robustness_grid
+        from histobench.roi.comparison.robustness_tables import robustness_grid
 
         parts = [
             f"<p>{html.escape(grid.title)}</p>{html_table(grid.header, grid.rows)}"
@@ -163,8 +163,8 @@ def robustness(
     True
     """
     from histobench.core.devices import resolve_device
-    from histobench.roi.comparison.robustness import robustness_tables, summarise
-    from histobench.roi.evaluation.robustness import RobustnessOptions, joined_splits
+    from histobench.roi.comparison.robustness_tables import robustness_tables, summarise
+    from histobench.roi.evaluation.robustness_task import RobustnessOptions, joined_splits
     from histobench.roi.results.robustness_files import load_robustness
     from histobench.roi.robustness.pack import RobustnessResult
 
@@ -211,7 +211,7 @@ def measured(
 
     A column that fails is the error, without a file.
     """
-    from histobench.roi.evaluation.robustness import measure_columns
+    from histobench.roi.evaluation.robustness_task import measure_columns
     from histobench.roi.features.feature_file import fingerprint_of
     from histobench.roi.results.layout import RunIdentity
     from histobench.roi.results.robustness_files import write_robustness
@@ -237,7 +237,7 @@ def measured(
 
 def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
     """Each set of features with a name: its file, or its place in what was given."""
-    from histobench.roi.evaluation.robustness import feature_files
+    from histobench.roi.evaluation.robustness_task import feature_files
     from histobench.roi.features.feature_file import load
 
     one = isinstance(features, FeatureSets | Features | str | os.PathLike)

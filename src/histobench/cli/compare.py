@@ -274,7 +274,7 @@ def power_command(args: argparse.Namespace) -> int:
       histobench power results --encoders uni_v1,resnet50 --delta 0.02
       histobench power results --encoders uni_v1,resnet50 --metric accuracy --delta 0.01 --power 0.9
     """
-    from histobench.roi.comparison.power import PowerSettings, in_words, plan_test_set
+    from histobench.roi.comparison.power_of_runs import PowerSettings, in_words, plan_test_set
     from histobench.roi.comparison.selection import by_dataset, select_runs
     from histobench.roi.results.reader import load_runs
 

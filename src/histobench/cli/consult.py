@@ -15,7 +15,7 @@ from histobench.cli.terminal import open_terminal, say
 from histobench.core.records import Declared, add_flags, options_of
 from histobench.core.text import listed
 from histobench.mint.configs.cell import CALLS
-from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
+from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 
 if TYPE_CHECKING:
     from histobench.consult.playing import ConsultRun

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from histobench.roi.data.check import Finding, Findings
     from histobench.roi.data.roi_dataset import Reading, RoiDataset
-    from histobench.roi.registry.entry import PublicDataset
+    from histobench.roi.registry.dataset_entry import PublicDataset
 
 
 def data_flags(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,7 @@ def _add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def _list(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.entry import select
+    from histobench.roi.registry.dataset_entry import select
     from histobench.roi.registry.install import locate
 
     found = select(organ=args.organ, licence=args.licence, site=args.site, open_only=args.open)
@@ -146,7 +146,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.entry import find
+    from histobench.roi.registry.dataset_entry import find
     from histobench.roi.registry.install import data_folder, locate
 
     entry, split = find(args.name)
@@ -206,7 +206,7 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
 def _get(args: argparse.Namespace) -> int:
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
-    from histobench.roi.registry.entry import find
+    from histobench.roi.registry.dataset_entry import find
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
@@ -220,7 +220,7 @@ def _get(args: argparse.Namespace) -> int:
 
 
 def _pin(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.entry import find
+    from histobench.roi.registry.dataset_entry import find
     from histobench.roi.registry.pin import as_yaml, pinned
 
     entry, _ = find(args.name)

@@ -244,8 +244,8 @@ def play_agents(output: Path, console: Console, size: DemoSize) -> list[Cell]:
 
 def _play_episodes(output: Path, console: Console, **options: Any) -> list[Cell]:
     from histobench.cli.mint import progress_display
-    from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.play import play
+    from histobench.mint.runs.run_options import RunOptions
 
     run = RunOptions(**options, output=str(output / AGENTS))
     with _going_on(console):
@@ -326,7 +326,7 @@ def _play_study(study: Path, arms: str, **options: Any) -> None:
 
     from histobench.cli.mint import progress_display
     from histobench.consult.playing import ConsultRun, play
-    from histobench.mint.runs.options import RunOptions
+    from histobench.mint.runs.run_options import RunOptions
 
     run = ConsultRun(str(study), RunOptions(**options), arms, outcomes=True)
     outcome = play(run, display=partial(progress_display, open_terminal(error=True))).outcome

@@ -6,8 +6,8 @@ import argparse
 
 from histobench.cli.terminal import Busy, open_terminal
 from histobench.core.text import listed
-from histobench.mint.checkup import check_mint
-from histobench.roi.encoders.checkup import CheckupResult, check_encoders, check_machine
+from histobench.mint.agent_checkup import check_mint
+from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoders, check_machine
 
 
 def doctor_flags(parser: argparse.ArgumentParser) -> None:

@@ -18,8 +18,8 @@ from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
 if TYPE_CHECKING:
     from histobench.roi.data.cross_validation import Scheme
-    from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.run import EvaluationOutcome, TaskRow
+    from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+    from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, TaskRow
 
 
 def evaluate_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +63,8 @@ def evaluate_command(args: argparse.Namespace) -> int:
     """
     from histobench.roi.data.class_map import read_class_map
     from histobench.roi.data.cross_validation import scheme_of
-    from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.run import evaluate
+    from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+    from histobench.roi.evaluation.evaluation_run import evaluate
     from histobench.roi.features.feature_file import load
 
     request = EvaluationRequest(

@@ -78,7 +78,7 @@ def extract_command(args: argparse.Namespace) -> int:
     """
     from histobench.roi.data.split import check_learnt
     from histobench.roi.encoders.registry import require_encoders
-    from histobench.roi.features.extract import extract
+    from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.settings import EncoderRecipe
 
     with Busy(f"reading {args.dataset_split_csv}"):

@@ -15,16 +15,16 @@ from histobench.cli.flags import add_workers_arguments, check_engine_flags
 from histobench.cli.terminal import labelled, open_terminal, plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, options_of
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.mint.configs.cell import Cell
     from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
+    from histobench.mint.runs.episode_queue import RunOutcome
     from histobench.mint.runs.parted_run import PartedRun
     from histobench.mint.runs.play import Loaded
-    from histobench.mint.runs.run import RunOutcome
     from histobench.work.engines import Engine
 
 

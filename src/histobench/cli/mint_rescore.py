@@ -14,7 +14,7 @@ from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from histobench.mint.envs.turn_loop import Budget
-    from histobench.mint.results.outcome import EpisodeOutcome
+    from histobench.mint.results.episode_outcome import EpisodeOutcome
     from histobench.mint.results.rescoring import Rescored
     from histobench.mint.tasks.base import Rule, Task
 
@@ -47,7 +47,7 @@ def rescore_command(args: argparse.Namespace) -> None:
       histobench mint rescore outputs/ --rule published
       histobench mint rescore recordings/ --rule published,strict      both, side by side
     """
-    from histobench.mint.results.outcome import write_outcome_table
+    from histobench.mint.results.episode_outcome import write_outcome_table
     from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
@@ -178,7 +178,7 @@ def _episodes(path: Path) -> Iterator[_Stored]:
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:
-    from histobench.mint.results.outcome import NO_FEEDBACK
+    from histobench.mint.results.episode_outcome import NO_FEEDBACK
     from histobench.mint.results.result_tables import FEEDBACK_TYPE
 
     expert = "" if outcome.feedback_model == NO_FEEDBACK else f" + {outcome.feedback_model}"

@@ -14,14 +14,14 @@ from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, add_flags, options_of
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.table import Table
 
-    from histobench.mint.results.outcome import EpisodeOutcome
+    from histobench.mint.results.episode_outcome import EpisodeOutcome
     from histobench.mint.results.result_tables import DialectRow, LeaderboardRow
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
@@ -74,7 +74,7 @@ def table_command(args: argparse.Namespace) -> None:
     """
     from histobench.core.files import write_json
     from histobench.mint.exchange.reading import read_all_outcomes
-    from histobench.mint.results.outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
+    from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
     from histobench.mint.results.result_tables import dialect_rows, leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
@@ -123,7 +123,7 @@ def _leaderboard(standings: Sequence[LeaderboardRow]) -> Table:
 
 def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
     """How the episodes of each model went; in brackets what is left out of every rate."""
-    from histobench.mint.results.outcome import OUTCOMES, SOLVED
+    from histobench.mint.results.episode_outcome import OUTCOMES, SOLVED
     from histobench.mint.results.result_tables import display_name
 
     found = Counter(outcome.outcome for outcome in outcomes)
@@ -272,7 +272,7 @@ def compare_command(args: argparse.Namespace) -> None:
       histobench mint compare outputs/ --first gpt-4o-mini+placebo --second gpt-4o-mini
     """
     from histobench.mint.exchange.reading import read_outcomes
-    from histobench.mint.results.comparison import compare_agents, side_by_name
+    from histobench.mint.results.agent_comparison import compare_agents, side_by_name
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
@@ -367,7 +367,7 @@ def import_command(args: argparse.Namespace) -> None:
     Example:
       histobench mint import logs/*.eval -o outcomes.csv
     """
-    from histobench.mint.results.outcome import write_outcome_table
+    from histobench.mint.results.episode_outcome import write_outcome_table
 
     try:
         from histobench.mint.exchange.inspect_logs import import_outcomes
@@ -439,9 +439,9 @@ def grade_command(args: argparse.Namespace) -> int:
       histobench mint grade mint-results --rubric rubric.yaml --grader openai:gpt-4o --grader anthropic:MODEL
       histobench mint grade mint-results --rubric rubric.yaml --grader openai:M --labels grades/sample.csv
     """
+    from histobench.mint.agents.agent_spec import parse_agent
     from histobench.mint.agents.completion import Sampling
     from histobench.mint.agents.factory import open_player
-    from histobench.mint.agents.spec import parse_agent
     from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric, write_sample
     from histobench.mint.runs.play import open_terms
 

@@ -7,9 +7,9 @@ import json
 
 from histobench.cli.terminal import count_of, print_columns, say
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.catalogue import describe, markdown_table, rows
+from histobench.roi.encoders.encoder_catalogue import describe, markdown_table, rows
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.registry import get_spec, list_encoders
-from histobench.roi.encoders.spec import EncoderSpec
 
 
 def models_flags(parser: argparse.ArgumentParser) -> None:

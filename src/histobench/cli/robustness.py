@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.comparison.robustness import RobustnessTable
+    from histobench.roi.comparison.robustness_tables import RobustnessTable
     from histobench.roi.features.feature_file import FeatureSet
 
 #: Exit code where an encoder or a named column failed. A column with nothing to compare is not one.
@@ -79,8 +79,8 @@ def robustness_command(args: argparse.Namespace) -> int:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.api.site_robustness import measured
     from histobench.core.devices import resolve_device
-    from histobench.roi.comparison.robustness import FILE, summarise
-    from histobench.roi.evaluation.robustness import RobustnessOptions
+    from histobench.roi.comparison.robustness_tables import FILE, summarise
+    from histobench.roi.evaluation.robustness_task import RobustnessOptions
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
@@ -149,7 +149,7 @@ def _stress(args: argparse.Namespace) -> int:
 def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose: bool = True) -> None:
     """Print one table per dataset and site column; `verbose`: with all notes."""
     from histobench.cli.compare import print_grid
-    from histobench.roi.comparison.robustness import robustness_grid
+    from histobench.roi.comparison.robustness_tables import robustness_grid
     from histobench.roi.plan.summary import robustness_overview
 
     for table in tables:
@@ -172,7 +172,7 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
 
 def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:
     """The features of each dataset, encoder and image size, and why files are left out."""
-    from histobench.roi.evaluation.robustness import feature_files, joined_splits
+    from histobench.roi.evaluation.robustness_task import feature_files, joined_splits
     from histobench.roi.features.feature_file import load
 
     readable, unreadable = [], []

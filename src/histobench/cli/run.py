@@ -87,7 +87,7 @@ def run_command(args: argparse.Namespace) -> int:
       histobench run bench.yaml --dry-run
     """
     if args.schema:
-        from histobench.roi.plan.schema import json_schema
+        from histobench.roi.plan.plan_file import json_schema
 
         say(json_schema(), end="")
         return 0
@@ -145,7 +145,7 @@ def run_and_watch(
 ) -> BenchmarkOutcome:
     """Run a plan and show what it is doing; `details` also gives what was compared long ago."""
     from histobench.cli.extract import display
-    from histobench.roi.plan.benchmark import run_benchmark
+    from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
 
     with Busy("reading datasets and checking encoders") as busy:
@@ -172,7 +172,7 @@ def print_outcome(
 
     Without `end` where to read more and what to do next is left to the caller.
     """
-    from histobench.roi.plan.benchmark import tables_shown
+    from histobench.roi.plan.whole_benchmark import tables_shown
 
     outcome = done.outcome
     if verbose:
@@ -253,7 +253,7 @@ _NAMED = 3
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from histobench.roi.plan.schema import plan_from, read_plan_values
+    from histobench.roi.plan.plan_file import plan_from, read_plan_values
 
     if bool(args.plan) == bool(args.data):
         raise HistobenchError("give a plan file, or --data and --models")
@@ -301,8 +301,8 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
+    from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
     from histobench.roi.plan.planner import extraction_jobs, tasks_for
-    from histobench.roi.plan.run import check_patients, check_prompts, load_datasets, unresolved_encoders
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -357,7 +357,7 @@ def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, co
     """How the work is divided, to choose the number of nodes."""
     from collections import Counter
 
-    from histobench.roi.features.inference.loop import CPU_SHARD_IMAGES, SHARD_IMAGES
+    from histobench.roi.features.inference.shards import CPU_SHARD_IMAGES, SHARD_IMAGES
     from histobench.roi.plan.planner import units_of
 
     kinds = Counter(unit.kind for unit in units_of(plan, datasets, whole=False))

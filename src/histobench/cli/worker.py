@@ -86,7 +86,7 @@ def _run_of(args: argparse.Namespace) -> RunFolder:
 
 def _take_units(folder: RunFolder, kinds: Sequence[str]) -> int:
     """Do units of these kinds until none is left, or this process is asked to stop."""
-    from histobench.roi.units.worker import WorkerStoppedError
+    from histobench.roi.units.unit_worker import WorkerStoppedError
     from histobench.work.loop import work_through
 
     progress = _LogLines()
@@ -139,7 +139,7 @@ def _side_by_side(work: Callable[[], int], count: int) -> int:
     """
     starter, stops = os.getppid(), list[int]()
     _on_stop(stops.append)
-    from histobench.roi.units import comparing, evaluation, extraction  # noqa: F401 - once for all copies
+    from histobench.roi.units import comparing, extraction  # noqa: F401 - once for all copies
 
     copies = [get_context("fork").Process(target=lambda: sys.exit(work())) for _ in range(count)]
     for copy in copies:
@@ -154,8 +154,8 @@ def _side_by_side(work: Callable[[], int], count: int) -> int:
 
 def _collect(folder: Any) -> int:
     from histobench.cli.run import print_outcome
-    from histobench.roi.plan.benchmark import collect
-    from histobench.roi.plan.run import note_speeds, outcome_of
+    from histobench.roi.plan.plan_run import note_speeds, outcome_of
+    from histobench.roi.plan.whole_benchmark import collect
 
     plan = folder.plan
     results = folder.results
@@ -184,7 +184,7 @@ class _LogLines:
 
     def advance(self, count: int) -> None:
         """Images are done; here a worker can come to an end."""
-        from histobench.roi.units.worker import WorkerStoppedError
+        from histobench.roi.units.unit_worker import WorkerStoppedError
 
         if self.stopped:
             raise WorkerStoppedError

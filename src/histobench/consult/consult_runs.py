@@ -25,15 +25,15 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
-from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.mint.runs.play import no_display
+from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import load_dataset
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.mint.runs.run import RunOutcome
+    from histobench.mint.runs.episode_queue import RunOutcome
 
 
 class LoadedDataset(Protocol):

@@ -275,7 +275,7 @@ def view_encoders(
 
     Without a validation split a fifth of the training images, whole groups, is held out as one.
     """
-    from histobench.roi.features.extract import extract
+    from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
 
@@ -394,8 +394,8 @@ def _view(
 def _zero_shot(test_set: FeatureSet, dataset: RoiDataset, plan: StudyPlan) -> Floats | None:
     """Class scores of an encoder with a text tower; None for others, or without prompts."""
     from histobench.roi.evaluation.context import Context, TaskSkippedError
-    from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.zero_shot import zero_shot_outcome
+    from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+    from histobench.roi.evaluation.zero_shot_task import zero_shot_outcome
     from histobench.roi.options import Options
 
     if plan.prompts is None:

@@ -17,19 +17,19 @@ from histobench.consult.reference_agents import KIND, PolicyModels, PolicyPlayer
 from histobench.consult.study import RUNS, Case, Study, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import Terms, open_player, player_name
-from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, check_model_name
 from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.episode_queue import OpenPlayer
 from histobench.mint.runs.parted_run import PartedRun
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell, plan_expert
 from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
-from histobench.mint.runs.run import OpenPlayer
+from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Writer, check_alone
 from histobench.mint.sandbox import check_sandbox
 from histobench.mint.tasks.base import Task
@@ -55,6 +55,21 @@ class ConsultRun:
     expert: str | None = None
     #: Whether agents in sequences are told if their final answers were right.
     outcomes: bool = False
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether a reference agent plays."""
+        return (self.options.agent or "").startswith(f"{KIND}:")
+
+    @property
+    def how_called(self) -> str:
+        """How tools are called: what was asked for, or what the agent is best at."""
+        return self.calls or ("native" if self.is_policy else "text")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the agent's model is sampled."""
+        return replace(self.options, calls=self.how_called).sampling
 
 
 @dataclass(frozen=True)
@@ -153,11 +168,9 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
     whole sequences as hold so many cases, but at least one.
     """
     text = run.options.agent or ""
-    is_policy = text.startswith(f"{KIND}:")
-    agent = parse_policy(text) if is_policy else parse_agent(text)
-    model = check_model_name(run.options.name or (policy_name(agent) if is_policy else player_name(agent)))
-    calls = run.calls or ("native" if is_policy else "text")
-    sampling = replace(run.options, calls=calls).sampling
+    agent = parse_policy(text) if run.is_policy else parse_agent(text)
+    name = run.options.name or (policy_name(agent) if run.is_policy else player_name(agent))
+    model = check_model_name(name)
     asked = plan_expert(run.expert, FeedbackKind()) if run.expert else None
     pictures = study.pictures() if run.pictures else {}
     cases = limited(study, run.options.limit)
@@ -174,7 +187,7 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
             feedback_type=expert.kind.name if expert else NONE,
             max_steps=TURNS + sequential,
             max_propose_solution=ANSWERS + sequential,
-            calls=calls,
+            calls=run.how_called,
         )
         tasks: list[Task]
         if sequential:
@@ -185,7 +198,7 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
             cell,
             TaskDataset(name, ConsultTask, FAMILY),
             agent,
-            sampling,
+            run.sampling,
             expert,
             study=study.fingerprint,
             outcomes=sequential and run.outcomes,

@@ -20,7 +20,7 @@ from histobench.consult.study import Case, Study
 from histobench.consult.tool_text import first_class, neighbour_votes, read_prediction
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
-from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.agents.agent_spec import AgentSpec
 from histobench.mint.envs.native_calls import PROPOSE
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult, ToolSpec
 

@@ -18,17 +18,17 @@ from histobench.core.parameters import (
     whole_number,
 )
 from histobench.mint.exchange.reading import read_all_outcomes
-from histobench.mint.results.comparison import compare_agents, side_by_name
-from histobench.mint.results.outcome import EpisodeOutcome, counted, mean_tokens
+from histobench.mint.results.agent_comparison import compare_agents, side_by_name
+from histobench.mint.results.episode_outcome import EpisodeOutcome, counted, mean_tokens
 from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
-from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.play import no_display, play
+from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.mint.runs.run import RunOutcome
+    from histobench.mint.runs.episode_queue import RunOutcome
 
 
 class AgentRuns:

@@ -14,7 +14,7 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.action import classify
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
-from histobench.mint.results.outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
 from histobench.mint.results.recording import SUFFIX, Recording, read_recordings
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.stored_episode import (

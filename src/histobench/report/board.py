@@ -17,7 +17,7 @@ from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import SplitEntry, SplitTable, compare_splits
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
-from histobench.roi.metrics.catalogue import described
+from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.results.reader import split_runs
 
 _STANDINGS = {"untested": 0, "best": 1, "tie": 2, "behind": 3}

@@ -13,7 +13,7 @@ from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
 from histobench.report.robustness_page import robustness_payload
 from histobench.report.table import TableResult
-from histobench.roi.comparison.robustness import RobustnessTable
+from histobench.roi.comparison.robustness_tables import RobustnessTable
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.roi_dataset import SPLITS
 

@@ -26,7 +26,7 @@ from histobench.roi.comparison.similarity_table import (
     clustered,
     read_similarities,
 )
-from histobench.roi.metrics.catalogue import described
+from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.results.layout import TaskFiles
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from histobench.consult.findings import is_policy
 from histobench.core.version import __version__
 from histobench.mint.results.uncertainty import METHOD
 from histobench.report.agents import AgentRun
-from histobench.report.consult import PlayedStudy
+from histobench.report.consult_page import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
-from histobench.roi.comparison.robustness import RobustnessTable
+from histobench.roi.comparison.robustness_tables import RobustnessTable
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.task_catalogue import task_words
 

@@ -13,9 +13,9 @@ from histobench.core.plain_data import parse_json
 from histobench.report.image_source import ImageSource
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
-from histobench.roi.comparison.robustness import RobustnessTable, robustness_tables
+from histobench.roi.comparison.robustness_tables import RobustnessTable, robustness_tables
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
-from histobench.roi.robustness.pairs import SEVERAL
+from histobench.roi.robustness.registered_pairs import SEVERAL
 from histobench.roi.task_catalogue import ROBUSTNESS
 
 # The data of the robustness part of a dataset page: every encoder by every site column.

@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
 from histobench.report.board import board_payload, split_payloads
-from histobench.report.consult import find_studies, write_studies
+from histobench.report.consult_page import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts, measured_speed

@@ -26,7 +26,7 @@ from histobench.roi.comparison.table_statistics import (
     table_statistics,
 )
 from histobench.roi.encoders.own_name import UNCHECKED
-from histobench.roi.metrics.catalogue import described
+from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS

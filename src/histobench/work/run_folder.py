@@ -121,7 +121,7 @@ class Worker(Protocol):
         """Let go of whatever is kept for the next batch."""
 
 
-class Step(NamedTuple):
+class JobArray(NamedTuple):
     """An array of Slurm that follows the one before; `tasks` share its work unless a number is asked for."""
 
     name: str
@@ -157,7 +157,7 @@ class RunFolder:
         """Who does the units of this run."""
         raise NotImplementedError
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[JobArray]:
         """The jobs of Slurm that do the units."""
         raise NotImplementedError
 

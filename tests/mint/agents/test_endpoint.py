@@ -15,13 +15,13 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.core.http import RetryPolicy
-from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.agent_spec import PROVIDERS
+from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling, Usage
 from histobench.mint.agents.factory import Terms, open_player
-from histobench.mint.agents.limits import CostTracker, Price
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.spec import PROVIDERS
+from histobench.mint.agents.spending import CostTracker, Price
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
 

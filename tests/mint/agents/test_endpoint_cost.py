@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.limits import CostLimitError, CostTracker, Price
+from histobench.mint.agents.spending import CostLimitError, CostTracker, Price
 from histobench.mint.messages.parts import Message
 
 from .conftest import HISTORY

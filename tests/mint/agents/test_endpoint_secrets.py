@@ -12,9 +12,9 @@ import pytest
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
-from histobench.mint.agents.providers.base import ProviderAPI
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.providers.provider import ProviderAPI
 from histobench.mint.agents.providers.responses import ResponsesAPI
 
 from .conftest import FAST, HISTORY

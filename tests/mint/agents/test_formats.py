@@ -10,9 +10,9 @@ import pytest
 from histobench.mint.agents.completion import MalformedAnswerError, Sampling, Usage
 from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
-from histobench.mint.agents.providers.base import Capabilities, Question
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.providers.provider import Capabilities, Question
 from histobench.mint.agents.providers.responses import ResponsesAPI
 from histobench.mint.messages.parts import Message, ToolSpec
 

@@ -14,13 +14,13 @@ import pytest
 from PIL import Image as Pillow
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.cache import AnswerCache, request_key
+from histobench.mint.agents.answer_cache import AnswerCache, request_key
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Completion, Sampling
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Question
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.providers.provider import Capabilities, ProviderAPI, Question
 from histobench.mint.agents.providers.responses import ResponsesAPI
 from histobench.mint.messages.parts import (
     Image,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.agent_spec import parse_agent
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.limits import FREE, Price, find_price, read_prices
-from histobench.mint.agents.providers.base import Capabilities, Question
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.spec import parse_agent
+from histobench.mint.agents.providers.provider import Capabilities, Question
+from histobench.mint.agents.spending import FREE, Price, find_price, read_prices
 from histobench.mint.messages.parts import Message
 
 

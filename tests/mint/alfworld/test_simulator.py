@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.alfworld.game_server import HELD_GAMES
 from histobench.mint.alfworld.games import GameFile
-from histobench.mint.alfworld.server import HELD_GAMES
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import AlfWorldEnv, GeneralEnv

@@ -13,7 +13,7 @@ import yaml
 from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.mint.exchange.reading import read_outcomes
-from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")

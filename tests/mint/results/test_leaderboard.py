@@ -11,7 +11,7 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
+from histobench.mint.results.episode_outcome import EpisodeOutcome, read_outcome_table
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.uncertainty import rate_by_budget, trend
 

@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.general_env import open_environment
 from histobench.mint.envs.turn_loop import Budget
-from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.rescoring import Rescored, rescore
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 from histobench.mint.runs.task_source import choose_datasets

@@ -14,8 +14,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from histobench.cli.main import main
-from histobench.mint.results.comparison import compare_agents
-from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
+from histobench.mint.results.agent_comparison import compare_agents
+from histobench.mint.results.episode_outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
 from histobench.mint.results.result_tables import feedback_rows, group_rows
 from histobench.mint.results.uncertainty import (
     gain,

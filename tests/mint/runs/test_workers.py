@@ -19,15 +19,15 @@ import pytest
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.mint.agents.limits import CostTracker
+from histobench.mint.agents.spending import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.episode_counter import EpisodeCounter
+from histobench.mint.runs.episode_queue import Job, _play, _Progress
 from histobench.mint.runs.episode_run import RunContext
-from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
-from histobench.mint.runs.run import Job, _play, _Progress
+from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
 from histobench.work import clusters
 from histobench.work.engines import JOBS, RayEngine
@@ -154,8 +154,8 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
     failed = SimpleNamespace(
         success=False, episode={}, details={}, images=(), usage=SimpleNamespace(total_tokens=0)
     )
-    monkeypatch.setattr("histobench.mint.runs.run.run_episode", lambda *_, **__: failed)
-    monkeypatch.setattr("histobench.mint.runs.run.LAST_WORDS", 60.0 if is_told else 0.01)
+    monkeypatch.setattr("histobench.mint.runs.episode_queue.run_episode", lambda *_, **__: failed)
+    monkeypatch.setattr("histobench.mint.runs.episode_queue.LAST_WORDS", 60.0 if is_told else 0.01)
     told = threading.Timer(0.05, lambda: state.stop("SIGTERM", broken_off=True))
     if is_told:
         told.start()

@@ -18,7 +18,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from histobench.mint.sandbox.guest.plain_values import NotDataError, check, made, written
-from histobench.mint.sandbox.unit_tests import equals, read_assertions
+from histobench.mint.sandbox.unit_test_runs import equals, read_assertions
 
 ATOMS = (
     st.none()

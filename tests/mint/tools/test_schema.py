@@ -9,7 +9,7 @@ import pytest
 from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.tools.alfworld import ACTIONS
 from histobench.mint.tools.base import Tool
-from histobench.mint.tools.schema import complaint, tool_spec
+from histobench.mint.tools.tool_schema import complaint, tool_spec
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
 SIGNATURE = (

@@ -20,7 +20,7 @@ from histobench.roi.comparison.stored_intervals import (
     run_intervals,
     stored_default_intervals,
 )
-from histobench.roi.metrics.catalogue import METRICS
+from histobench.roi.metrics.metric_catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import read_episodes

@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.metric_function import all_metrics, check_metric, one_metric
-from histobench.roi.metrics.catalogue import LABEL_METRICS, METRICS
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, METRICS
 from histobench.roi.predictions import Predictions
 
 Simulate = Callable[..., Predictions]

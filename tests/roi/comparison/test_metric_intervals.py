@@ -11,7 +11,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from histobench.roi.comparison import metric_intervals
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.catalogue import METRICS
+from histobench.roi.metrics.metric_catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval
 

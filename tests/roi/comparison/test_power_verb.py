@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from histobench.cli.main import main
-from histobench.roi.comparison.power import PowerSettings, in_words, plan_test_set
+from histobench.roi.comparison.power_of_runs import PowerSettings, in_words, plan_test_set
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
 from histobench.statistics.power import mcnemar_samples

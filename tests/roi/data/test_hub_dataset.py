@@ -16,7 +16,7 @@ import histobench as hb
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
-from histobench.roi.plan.schema import plan_from
+from histobench.roi.plan.plan_file import plan_from
 
 CLASSES = ["normal", "tumor"]
 

@@ -21,7 +21,7 @@ from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.feature_file import FeatureSet, load, save
 from histobench.roi.plan.dataset_notes import read_dataset_notes, write_dataset_notes
-from histobench.roi.plan.schema import plan_from
+from histobench.roi.plan.plan_file import plan_from
 
 
 def table(folder: Path, text: str) -> Path:

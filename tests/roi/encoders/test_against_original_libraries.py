@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.encoder_spec import NORMS, EncoderSpec
 from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.encoders.spec import NORMS, EncoderSpec
 
 pytestmark = pytest.mark.nightly
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.checkpoint import fit_names, strip_shared_prefixes
 from histobench.roi.encoders.construct import SkipRandomInit, construct
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import build_network, get_spec, list_encoders
-from histobench.roi.encoders.spec import EncoderSpec
 
 ZOO = {spec.name: spec for spec in list_encoders()}
 #: Encoders whose weights come from outside.

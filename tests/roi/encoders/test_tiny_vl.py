@@ -17,7 +17,7 @@ from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
 from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.tiny_vl.encoder import (
+from histobench.roi.encoders.tiny_vl.tiny_vl_encoder import (
     EMBED_DIM,
     MAX_WORDS,
     NATIVE_SIZE,

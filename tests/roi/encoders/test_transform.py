@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import parse_spec
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.encoders.spec import parse_spec
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.encoders.zoo import load_zoo
 from histobench.roi.features.fingerprint import describe_transform

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders import download
+from histobench.roi.encoders import weights_download as download
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders

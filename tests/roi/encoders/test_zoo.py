@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import NORMS, parse_spec
 from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
-from histobench.roi.encoders.spec import NORMS, parse_spec
 from histobench.roi.encoders.zoo import load_zoo
 
 ENTRY = """

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.reader import load_runs
 

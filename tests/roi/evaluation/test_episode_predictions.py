@@ -14,8 +14,8 @@ from sklearn import metrics as sk
 from builders import feature_set
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import BootstrapSettings, run_intervals
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
@@ -148,7 +148,7 @@ def test_an_interrupted_task_leaves_no_predictions_of_an_earlier_one(
         if len(calls) > 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("histobench.roi.evaluation.run.write_episodes", stop)
+    monkeypatch.setattr("histobench.roi.evaluation.evaluation_run.write_episodes", stop)
     with pytest.raises(KeyboardInterrupt):
         evaluate(request)
     assert not list(request.results_dir.rglob("*.npz"))

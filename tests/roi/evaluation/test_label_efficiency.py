@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from builders import feature_set
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 from histobench.roi.protocols.knn import retrieval

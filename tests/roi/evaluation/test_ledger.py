@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from builders import feature_set
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.results.reader import load_runs
 
 

@@ -25,9 +25,9 @@ from histobench.roi.comparison.splits_compared import (
     write_split_tables,
 )
 from histobench.roi.data.cross_validation import Scheme
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
 from histobench.roi.results.reader import load_runs, split_runs

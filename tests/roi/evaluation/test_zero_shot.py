@@ -13,9 +13,9 @@ from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
-from histobench.roi.evaluation.zero_shot import _zoo_entry
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.evaluation.zero_shot_task import _zoo_entry
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 

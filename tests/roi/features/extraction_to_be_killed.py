@@ -8,8 +8,8 @@ from pathlib import Path
 
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import extract
-from histobench.roi.features.inference import loop
+from histobench.roi.features.feature_extraction import extract
+from histobench.roi.features.inference import shards as loop
 
 
 def work(cache: Path, folder: Path, dataset: RoiDataset, encoders: Sequence[str]) -> None:

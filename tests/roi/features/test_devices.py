@@ -9,10 +9,10 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.features.extract import extract
-from histobench.roi.features.inference import loop
-from histobench.roi.features.inference.loop import InferenceUnit, plan_units
+from histobench.roi.features.feature_extraction import extract
+from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.inference.multi_device import share_units
+from histobench.roi.features.inference.shards import InferenceUnit, plan_units
 from histobench.roi.features.settings import EncoderRecipe
 
 pytestmark = pytest.mark.slow

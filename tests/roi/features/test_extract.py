@@ -17,7 +17,7 @@ from histobench.roi.data.image import open_rgb
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import Extraction, extract
+from histobench.roi.features.feature_extraction import Extraction, extract
 from histobench.roi.features.feature_file import load
 
 Make = Callable[..., RoiDataset]

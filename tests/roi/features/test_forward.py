@@ -16,7 +16,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.extract import extract
+from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference.forward import (
     Forward,

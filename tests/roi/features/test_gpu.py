@@ -10,12 +10,12 @@ import torch
 
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import extract
+from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference import tuning
 from histobench.roi.features.inference.forward import Forward, pin
 from histobench.roi.features.inference.tuning import largest_batch
-from histobench.roi.features.loading.pool import Layout, SharedMemory, arrays_of
+from histobench.roi.features.loading.loading_pool import Layout, SharedMemory, arrays_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -20,8 +20,8 @@ from histobench.roi.data.image_ref import ImageRef, digest, locate
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import Failure
 from histobench.roi.features.loading.loader import Hashing, Loader, LoadRequest, useful_workers
-from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
-from histobench.roi.features.loading.worker import populate
+from histobench.roi.features.loading.loading_pool import ProcessPool, ThreadPool
+from histobench.roi.features.loading.loading_worker import populate
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
 
@@ -266,7 +266,7 @@ def test_bringing_in_the_pages_of_the_ring_changes_nothing_in_it(
     monkeypatch: pytest.MonkeyPatch, advice: int
 ) -> None:
     """Also on a system that does not know how to (9999 is no advice)."""
-    monkeypatch.setattr("histobench.roi.features.loading.worker._MADV_POPULATE_READ", advice)
+    monkeypatch.setattr("histobench.roi.features.loading.loading_worker._MADV_POPULATE_READ", advice)
     content = bytes(range(256)) * 100
     with tempfile.TemporaryFile() as file:
         file.write(content)

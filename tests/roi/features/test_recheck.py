@@ -21,9 +21,9 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_encoder import recording
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import Extraction, extract, plan_extraction
+from histobench.roi.features.feature_extraction import Extraction, extract, plan_extraction
 from histobench.roi.features.feature_file import load
-from histobench.roi.features.inference.share_stage import ShareStage
+from histobench.roi.features.inference.planned_runner import ShareStage
 from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
@@ -284,7 +284,9 @@ def test_a_change_of_one_image_in_a_hundred_is_found(
     monkeypatch.setenv("BRIGHT", str(float(brightest[-2:].mean())))  # one image of ninety
     found = 0
     for seed in range(20):
-        monkeypatch.setattr("histobench.roi.features.extract.secrets.randbits", lambda bits, seed=seed: seed)
+        monkeypatch.setattr(
+            "histobench.roi.features.feature_extraction.secrets.randbits", lambda bits, seed=seed: seed
+        )
         caplog.clear()
         again = run(dataset, secret, tmp_path / "out")
         if sum(item.computed for item in again):

@@ -24,10 +24,10 @@ from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWo
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.cache import rows
-from histobench.roi.features.cache.rows import read_keys, shard_files
-from histobench.roi.features.extract import extract
-from histobench.roi.features.inference import loop
+from histobench.roi.features.cache import row_cache as rows
+from histobench.roi.features.cache.row_cache import read_keys, shard_files
+from histobench.roi.features.feature_extraction import extract
+from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.units import extraction
 from histobench.work.run_folder import Unit
@@ -51,7 +51,7 @@ def in_a_child(*arguments: object) -> BaseProcess:
     A copy of this process would inherit the locks of threads that are not copied, and wait for ever.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["histobench.roi.features.extract", "timm"])
+    context.set_forkserver_preload(["histobench.roi.features.feature_extraction", "timm"])
     child = context.Process(target=runpy.run_path, args=(str(SCRIPT), {"arguments": arguments}))
     child.start()
     return child

@@ -19,7 +19,7 @@ from histobench.roi.features import assemble as assembling
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.cache import content_hashes
 from histobench.roi.features.cache.content_hashes import ContentHashes
-from histobench.roi.features.cache.rows import (
+from histobench.roi.features.cache.row_cache import (
     RowCache,
     is_intact,
     read_shard,
@@ -72,7 +72,7 @@ def test_what_another_decoder_found_bad_is_tried_again(
 ) -> None:
     cache = RowCache(tmp_path, DESCRIPTION)
     cache.add(keys_of(1), rows_of(1), {b"\xff" * 32: "damaged"})
-    monkeypatch.setattr("histobench.roi.features.cache.rows.DECODER", "pillow 99")
+    monkeypatch.setattr("histobench.roi.features.cache.row_cache.DECODER", "pillow 99")
     assert b"\xff" * 32 not in RowCache(tmp_path, DESCRIPTION)
 
 

@@ -17,7 +17,7 @@ from histobench.core.claim import exclusive
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.extract import extract
+from histobench.roi.features.feature_extraction import extract
 
 pytestmark = pytest.mark.slow
 

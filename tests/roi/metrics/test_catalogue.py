@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from histobench.roi.metrics.catalogue import CATALOGUE, LABEL_METRICS, METRICS, Metric
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.metrics.formulas import label_metrics_of
+from histobench.roi.metrics.metric_catalogue import CATALOGUE, LABEL_METRICS, METRICS, Metric
 
 RESULTS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from builders import examples
 from histobench.core.errors import HistobenchError
-from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.classification import evaluate
+from histobench.roi.metrics.metric_catalogue import METRICS
 
 
 def predictions(n: int, c: int, seed: int, *, votes: int | None = None) -> tuple[np.ndarray, np.ndarray]:

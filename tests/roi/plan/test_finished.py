@@ -22,9 +22,9 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.features.inference.device_runner import Track
 from histobench.roi.options import Plan
 from histobench.roi.plan import plan_outcome
-from histobench.roi.plan.benchmark import run_benchmark
-from histobench.roi.plan.schema import plan_from
+from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.summary import Wanted
+from histobench.roi.plan.whole_benchmark import run_benchmark
 
 LABELS = [0, 1, 2] * 8
 
@@ -209,7 +209,7 @@ def test_a_listed_encoder_is_not_built_and_images_are_looked_at(
 def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from histobench.roi.features import extract
+    from histobench.roi.features import feature_extraction as extract
 
     (tmp_path / "own.py").write_text(MEAN_ENCODER)
     plan = _images_plan(tmp_path, f"{tmp_path / 'own.py'}:Mean")

@@ -11,9 +11,9 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
+from histobench.roi.plan.plan_file import plan_from
+from histobench.roi.plan.plan_run import load_datasets
 from histobench.roi.plan.planner import tasks_for
-from histobench.roi.plan.run import load_datasets
-from histobench.roi.plan.schema import plan_from
 
 
 @pytest.fixture(scope="module")

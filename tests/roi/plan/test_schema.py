@@ -14,8 +14,8 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.options import DatasetEntry, Options, Plan, Settings
+from histobench.roi.plan.plan_file import json_schema, plan_from, read_plan
 from histobench.roi.plan.planner import plan_values
-from histobench.roi.plan.schema import json_schema, plan_from, read_plan
 
 ALL = """{
 combine: [a+b],

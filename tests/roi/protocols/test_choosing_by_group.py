@@ -10,11 +10,11 @@ import torch
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
-from histobench.roi.plan.schema import plan_from
+from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.protocols.linear_probe import folds, held_out
 from histobench.roi.results.reader import load_runs
 

@@ -15,11 +15,11 @@ import yaml
 from histobench.cli.main import main
 from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.classification import Score
+from histobench.roi.metrics.metric_catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.published.verify import OurValue, PublishedValue, judge, published_values, verify
-from histobench.roi.registry.entry import find, is_name
+from histobench.roi.registry.dataset_entry import find, is_name
 from histobench.roi.results.layout import RunIdentity
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import write_task

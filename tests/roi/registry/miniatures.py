@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.registry.dataset_entry import PublicDataset
 
 Files = dict[str, bytes]
 

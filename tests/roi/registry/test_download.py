@@ -21,9 +21,9 @@ import pytest
 
 from histobench.core import http as transfer
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry import download
-from histobench.roi.registry.download import Fetcher
-from histobench.roi.registry.entry import RemoteFile
+from histobench.roi.registry import dataset_download as download
+from histobench.roi.registry.dataset_download import Fetcher
+from histobench.roi.registry.dataset_entry import RemoteFile
 
 from .conftest import Habits, answer
 

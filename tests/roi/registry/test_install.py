@@ -29,10 +29,10 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
-from histobench.roi.registry import entry as catalogue
-from histobench.roi.registry.entry import PublicDataset, all_datasets
+from histobench.roi.registry import dataset_entry as catalogue
+from histobench.roi.registry.dataset_entry import PublicDataset, all_datasets
 from histobench.roi.registry.install import accepted_files, get
-from histobench.roi.registry.rows import hdf5_images
+from histobench.roi.registry.table_rows import hdf5_images
 
 from .conftest import Habits
 from .miniatures import MADE, png, tar_of, zip_of
@@ -515,7 +515,7 @@ _CHILD = """
 import pickle, sys
 from pathlib import Path
 from histobench.cli.main import main
-from histobench.roi.registry.entry import all_datasets
+from histobench.roi.registry.dataset_entry import all_datasets
 entry = pickle.loads(Path(sys.argv[1]).read_bytes())
 all_datasets()[entry.name] = entry
 print("ready", flush=True)

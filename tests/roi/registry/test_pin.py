@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry.entry import PublicDataset, RemoteFile, all_datasets, parse_entry
+from histobench.roi.registry.dataset_entry import PublicDataset, RemoteFile, all_datasets, parse_entry
 from histobench.roi.registry.pin import as_yaml, pinned
 
 from .conftest import Habits

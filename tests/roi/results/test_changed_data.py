@@ -12,8 +12,8 @@ import torch
 
 import histobench as hb
 from histobench.report.inventory import take_inventory
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate as run_evaluation
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate as run_evaluation
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.changed_data import DATA, changes_told, digest_of_data, told_of_data

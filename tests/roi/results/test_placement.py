@@ -14,8 +14,8 @@ from builders import feature_set
 from histobench.cli.main import main
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
 from histobench.roi.results.layout import TaskFiles, claim_place, place_of

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness import neighbours
+from histobench.roi.robustness import site_neighbours as neighbours
 from histobench.roi.robustness.indices import (
     candidates_for,
     choose_k,
@@ -17,7 +17,7 @@ from histobench.roi.robustness.indices import (
     margin_aware_index,
     robustness_index,
 )
-from histobench.roi.robustness.neighbours import distances, find_neighbours
+from histobench.roi.robustness.site_neighbours import distances, find_neighbours
 
 croma = pytest.importorskip("croma", reason="croma is not installed")
 logging.getLogger("croma").setLevel(logging.ERROR)

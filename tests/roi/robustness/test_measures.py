@@ -30,8 +30,8 @@ from histobench.roi.robustness.leaving_out import (
     schedule_without,
     units_of,
 )
-from histobench.roi.robustness.neighbours import find_neighbours
-from histobench.roi.robustness.probes import FitWithout, Ints, leave_one_site_out, site_probe
+from histobench.roi.robustness.site_neighbours import find_neighbours
+from histobench.roi.robustness.site_probes import FitWithout, Ints, leave_one_site_out, site_probe
 
 
 def refitted(fit_predict: Callable[..., Ints]) -> FitWithout:
@@ -165,7 +165,7 @@ def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
     sizes: str, pull: float, k: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every index without a group equals a new search among the other images, however short the lists are."""
-    from histobench.roi.robustness import neighbours
+    from histobench.roi.robustness import site_neighbours as neighbours
 
     monkeypatch.setattr(neighbours, "_LISTED", 1)
     draw = np.random.default_rng(k)

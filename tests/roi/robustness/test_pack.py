@@ -14,16 +14,16 @@ import torch
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.robustness import robustness_grid, robustness_tables, summarise
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.comparison.robustness_tables import robustness_grid, robustness_tables, summarise
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of
-from histobench.roi.robustness.probes import SiteProbe
+from histobench.roi.robustness.site_probes import SiteProbe
 
 QUICK = RobustnessOptions()
 CLASSES = ("tumour", "normal")
@@ -393,7 +393,7 @@ def test_crossed_pairs_of_many_sites_are_all_found() -> None:
 @pytest.mark.nightly
 def test_many_sites_are_predicted_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """24 sites: the linear probes without each of them are fitted together."""
-    from histobench.roi.evaluation import robustness
+    from histobench.roi.evaluation import robustness_task as robustness
 
     draw = np.random.default_rng(3)
     patient = np.repeat(np.arange(96), 5)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from histobench.cli.main import main
-from histobench.roi.comparison.robustness import robustness_grid, robustness_tables
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.comparison.robustness_tables import robustness_grid, robustness_tables
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.pairs import joined_groups
+from histobench.roi.robustness.registered_pairs import joined_groups
 
 QUICK = RobustnessOptions()
 CLASSES = ("tumour", "normal")

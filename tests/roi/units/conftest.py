@@ -14,7 +14,7 @@ from PIL import Image
 from histobench.core.progress import Silent
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.units.roi_run import KINDS, RoiRun
-from histobench.roi.units.worker import UnitWorker
+from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work.engines import Display
 from histobench.work.loop import Agenda
 from histobench.work.run_folder import RunFolder

@@ -14,16 +14,16 @@ import pytest
 
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.evaluation import few_shot
+from histobench.roi.evaluation import few_shot_task as few_shot
 from histobench.roi.options import Plan
-from histobench.roi.plan.benchmark import run_benchmark
-from histobench.roi.plan.schema import read_plan
+from histobench.roi.plan.plan_file import read_plan
+from histobench.roi.plan.whole_benchmark import run_benchmark
 from histobench.roi.protocols.few_shot import few_shot_settings
-from histobench.roi.units import episodes
-from histobench.roi.units.episodes import parts_of
+from histobench.roi.units import few_shot_parts as episodes
+from histobench.roi.units.few_shot_parts import parts_of
 from histobench.roi.units.roi_run import RoiRun
 from histobench.roi.units.status import status_of
-from histobench.roi.units.worker import UnitWorker
+from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work import clusters
 from histobench.work.engines import Display, SlurmEngine
 from histobench.work.run_folder import Unit
@@ -194,7 +194,7 @@ def test_slurm_asks_for_the_tasks_that_the_episodes_need(
 def test_a_setting_is_read_as_it_was_played(tmp_path: Path) -> None:
     import torch
 
-    from histobench.roi.evaluation.few_shot import PlayedSetting
+    from histobench.roi.evaluation.few_shot_task import PlayedSetting
 
     generator = torch.Generator().manual_seed(0)
     train, test = (torch.randn(n, 8, generator=generator) for n in (40, 25))

@@ -30,18 +30,18 @@ from histobench.roi.data.source import DatasetSource
 from histobench.roi.features.cache import content_hashes
 from histobench.roi.features.cache.content_hashes import distinct_paths, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
-from histobench.roi.features.inference import loop as shard_sizes
+from histobench.roi.features.inference import shards as shard_sizes
 from histobench.roi.features.loading.loader import open_pool
 from histobench.roi.features.recheck import images_for
 from histobench.roi.options import Plan, Settings
-from histobench.roi.plan.benchmark import run_benchmark
-from histobench.roi.plan.run import run_plan
-from histobench.roi.plan.schema import read_plan
+from histobench.roi.plan.plan_file import read_plan
+from histobench.roi.plan.plan_run import run_plan
+from histobench.roi.plan.whole_benchmark import run_benchmark
 from histobench.roi.units import hashing
 from histobench.roi.units.hashing import hash_units, hashes_of, write_list
 from histobench.roi.units.roi_run import RoiRun
 from histobench.roi.units.status import status_of
-from histobench.roi.units.worker import UnitWorker, WorkerStoppedError
+from histobench.roi.units.unit_worker import UnitWorker, WorkerStoppedError
 from histobench.work import clusters
 from histobench.work.engines import Display, SlurmEngine
 from histobench.work.run_folder import Unit

@@ -25,17 +25,17 @@ from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.comparison.comparison import DatasetTable, dataset_table
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.cache.rows import shard_files
-from histobench.roi.features.inference import loop as shard_sizes
+from histobench.roi.features.cache.row_cache import shard_files
+from histobench.roi.features.inference import shards as shard_sizes
 from histobench.roi.features.loading import local_copies
 from histobench.roi.options import Plan
-from histobench.roi.plan.benchmark import collect, run_benchmark
-from histobench.roi.plan.run import outcome_of, run_plan
-from histobench.roi.plan.schema import read_plan
+from histobench.roi.plan.plan_file import read_plan
+from histobench.roi.plan.plan_run import outcome_of, run_plan
+from histobench.roi.plan.whole_benchmark import collect, run_benchmark
 from histobench.roi.units import comparing, local_engine
 from histobench.roi.units.roi_run import KINDS, RoiRun
 from histobench.roi.units.status import status_of
-from histobench.roi.units.worker import UnitWorker
+from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work.engines import Display, SlurmEngine
 from histobench.work.loop import work_through
 from histobench.work.run_folder import Unit, read_lines

@@ -25,7 +25,7 @@ from histobench.core.redaction import redact
 from histobench.mint.agents.client import Endpoint, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
 from histobench.mint.agents.provenance import with_receipt
-from histobench.mint.agents.providers.base import (
+from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from histobench.core.address import address_identity
 from histobench.core.http import PASSING, RetryPolicy, retry_after
 from histobench.core.redaction import redact, redact_speech
-from histobench.mint.agents.cache import AnswerCache, request_key
+from histobench.mint.agents.answer_cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     FILTERED,
     Completion,
@@ -24,7 +24,16 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.limits import (
+from histobench.mint.agents.provenance import body_bytes, with_receipt
+from histobench.mint.agents.providers.provider import (
+    Capabilities,
+    ProviderAPI,
+    Question,
+    Request,
+    is_filtered,
+    is_too_long,
+)
+from histobench.mint.agents.spending import (
     EMPTY_ATTEMPTS,
     HOPELESS,
     Balance,
@@ -33,15 +42,6 @@ from histobench.mint.agents.limits import (
     Hosts,
     Price,
     RateLimits,
-)
-from histobench.mint.agents.provenance import body_bytes, with_receipt
-from histobench.mint.agents.providers.base import (
-    Capabilities,
-    ProviderAPI,
-    Question,
-    Request,
-    is_filtered,
-    is_too_long,
 )
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP

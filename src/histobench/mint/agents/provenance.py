@@ -12,7 +12,7 @@ from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Completion, Receipt, Sampling
 from histobench.mint.agents.providers import provider_format
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Question, Request
+from histobench.mint.agents.providers.provider import Capabilities, ProviderAPI, Question, Request
 from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.messages.record import load_from, message_from_record
 

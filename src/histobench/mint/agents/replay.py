@@ -12,7 +12,7 @@ from histobench.mint.agents.completion import ProviderError
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, ToolSpec
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.recording import SUFFIX, read_recordings
 from histobench.mint.results.stored_episode import find_result_files, read_files
 

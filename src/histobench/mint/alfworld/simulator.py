@@ -87,7 +87,7 @@ class Simulator:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "histobench.mint.alfworld.server", str(theirs.fileno())],
+                [sys.executable, "-m", "histobench.mint.alfworld.game_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from histobench.mint.tools import check_unique_names
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError, ToolServiceError
 from histobench.mint.tools.python_tool import PythonREPL, as_observation
-from histobench.mint.tools.schema import tool_spec
+from histobench.mint.tools.tool_schema import tool_spec
 
 # What the agent is told when something went wrong: its own mistake, a tool's failure, or a service's.
 

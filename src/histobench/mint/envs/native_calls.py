@@ -14,7 +14,7 @@ from typing import Any
 
 from histobench.mint.envs.action import Action, CheckedCall, Fault, Kind, classify, is_reasoning_only
 from histobench.mint.messages.parts import Message, Part, Text, ToolCall, ToolSpec, spoken
-from histobench.mint.tools.schema import complaint
+from histobench.mint.tools.tool_schema import complaint
 
 PYTHON = "python"
 PROPOSE = "propose_solution"

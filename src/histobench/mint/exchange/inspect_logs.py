@@ -27,7 +27,7 @@ from histobench.mint.configs.cell import NONE, Cell
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.inspect.solver import EPISODE, EXPERT, as_inspect_messages
 from histobench.mint.messages.parts import Message
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.episode_outcome import EpisodeOutcome
 from histobench.mint.results.stored_episode import StoredEpisode
 from histobench.mint.runs.planned_cell import PLACEBO
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.outcome import FAILURES, EpisodeOutcome, counted, read_outcome_table
+from histobench.mint.results.episode_outcome import FAILURES, EpisodeOutcome, counted, read_outcome_table
 from histobench.mint.results.recording import SUFFIX, read_recordings
 from histobench.mint.results.stored_episode import find_result_files, read_files, read_unfinished
 

@@ -7,8 +7,8 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.agents.agent_spec import AgentSpec
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import NONE
 from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FORMS, FeedbackKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.mint.configs.cell import Cell
-from histobench.mint.results.outcome import mean_tokens
+from histobench.mint.results.episode_outcome import mean_tokens
 from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_files
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.statistics.intervals import Interval

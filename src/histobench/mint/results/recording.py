@@ -13,7 +13,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import is_no_folder, open_unpacked
 from histobench.core.plain_data import parse_json
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.base import Rule
 
 SUFFIX = ".jsonl.gz"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
 from histobench.mint.results.uncertainty import (
     Trend,
     gain,

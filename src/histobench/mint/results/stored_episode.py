@@ -16,7 +16,7 @@ from histobench.mint.envs.action import classify
 from histobench.mint.envs.turn_loop import ASSISTANT, unsolved
 from histobench.mint.messages.parts import Message
 from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.episode_outcome import EpisodeOutcome
 
 # What is known of an episode besides its text: cost, time, and whether the expert gave the answer away.
 

@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.statistics.intervals import Interval, clustered_bounds
 from histobench.statistics.jackknife import t_p_value, t_quantile
 from histobench.statistics.resampling import PairedDifference

@@ -10,9 +10,9 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.core.plain_data import read_json
+from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import player_name
-from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, parse_cell
 from histobench.mint.configs.datasets import TaskDataset, get_dataset, task_class
 from histobench.mint.feedback.kind import parse_kind

@@ -11,10 +11,10 @@ from histobench.core.address import without_credentials
 from histobench.core.claim import STALE
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
-from histobench.mint.agents.spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
+from histobench.mint.agents.agent_spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.episode_queue import RunOutcome, place_of
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import (
     Display,
@@ -26,7 +26,7 @@ from histobench.mint.runs.play import (
     open_terms,
     play,
 )
-from histobench.mint.runs.run import RunOutcome, place_of
+from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import (
     Part,
     Writer,
@@ -37,7 +37,7 @@ from histobench.mint.runs.writers import (
 )
 from histobench.mint.tasks.base import Task
 from histobench.work.clusters import MOST_TASKS
-from histobench.work.run_folder import FAILED, RunFolder, Step, Unit
+from histobench.work.run_folder import FAILED, JobArray, RunFolder, Unit
 
 PLAY = "play"
 
@@ -56,9 +56,9 @@ class PartedRun(RunFolder):
         """Plays parts."""
         return PartWorker(self, say=say)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[JobArray]:
         """One array with a task for each part."""
-        return [Step("agents", self.kinds, len(self.units()), on_device=True, is_shared=False)]
+        return [JobArray("agents", self.kinds, len(self.units()), on_device=True, is_shared=False)]
 
     def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
         """A part that was played says what kept it from going on."""

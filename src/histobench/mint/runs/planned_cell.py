@@ -15,8 +15,8 @@ from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain
 from histobench.core.version import __version__
+from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell
 from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind

@@ -13,20 +13,20 @@ from histobench.core.errors import HistobenchError
 from histobench.core.http import RetryPolicy
 from histobench.mint import sandbox
 from histobench.mint.agents.agent import EpisodeLimits
-from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
+from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
-from histobench.mint.agents.limits import CostTracker, Price, RateLimits, find_price, read_prices
-from histobench.mint.agents.spec import AgentSpec, parse_agent
+from histobench.mint.agents.spending import CostTracker, Price, RateLimits, find_price, read_prices
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
 from histobench.mint.results.stored_episode import WRITERS, spent_below
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
+from histobench.mint.runs.episode_queue import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.episode_run import RunContext
-from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell, parse_budgets, plan_cells, plan_expert
-from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
+from histobench.mint.runs.run_options import ANSWERS, OUTPUT, RunOptions
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches, tasks_checksum
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task, as_rule

@@ -2,7 +2,7 @@
 
 from histobench.mint.sandbox.code_session import CellResult, CodeSession
 from histobench.mint.sandbox.limits import SCIENCE, Limits
-from histobench.mint.sandbox.pool import (
+from histobench.mint.sandbox.sandbox_pool import (
     STRENGTH,
     SandboxPool,
     active_backend,
@@ -13,7 +13,7 @@ from histobench.mint.sandbox.pool import (
     shared_pool,
     who_limits,
 )
-from histobench.mint.sandbox.unit_tests import Verdict, run_unit_tests
+from histobench.mint.sandbox.unit_test_runs import Verdict, run_unit_tests
 from histobench.mint.sandbox.zygote_process import SandboxError
 
 __all__ = [

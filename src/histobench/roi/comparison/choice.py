@@ -10,12 +10,12 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, DatasetTable, compare_runs
 from histobench.roi.comparison.grids import Grid
-from histobench.roi.comparison.robustness import robustness_tables
+from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.encoders.registry import find_spec
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.results.stored_run import StoredRun

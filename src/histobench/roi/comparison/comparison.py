@@ -26,7 +26,7 @@ from histobench.roi.comparison.table_statistics import (
     statistics_of_means,
     target_statistics,
 )
-from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS, a_target

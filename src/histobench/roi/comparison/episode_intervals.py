@@ -17,8 +17,8 @@ from histobench.roi.comparison.metric_intervals import (
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
 from histobench.roi.metrics.formulas import label_metrics_of
+from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles

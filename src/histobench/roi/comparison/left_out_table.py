@@ -28,9 +28,9 @@ from histobench.roi.comparison.sampling_units import (
     SamplingUnits,
 )
 from histobench.roi.metrics.batched import evaluate_left_out
-from histobench.roi.metrics.catalogue import LABEL_METRICS, metric_of
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, metric_of
 from histobench.roi.metrics.target_metrics import evaluate_target
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.intervals import Interval

@@ -11,8 +11,8 @@ from scipy import sparse
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples, summing_matrix
-from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS, OF_TARGETS
 from histobench.roi.metrics.formulas import label_metrics_of
+from histobench.roi.metrics.metric_catalogue import CLASS_MEANS, LABEL_METRICS, METRICS, OF_TARGETS
 
 if TYPE_CHECKING:
     from histobench.roi.predictions import Predictions

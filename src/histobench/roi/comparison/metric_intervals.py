@@ -30,8 +30,8 @@ from histobench.roi.comparison.sampling_units import (
     scored,
 )
 from histobench.roi.metrics.batched import evaluate_left_out
-from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY, label_metrics_of
+from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval, mean_of_proportions, most_unseen, wilson_bounds
 from histobench.statistics.jackknife import (

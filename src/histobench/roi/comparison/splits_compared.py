@@ -22,8 +22,8 @@ from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
-from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.metrics.classification import evaluate_predictions
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS

@@ -21,7 +21,7 @@ from histobench.roi.comparison.left_out_table import TargetTable, intervals_of_t
 from histobench.roi.comparison.metric_intervals import METHOD, pair_floor, range_of, scale_of, why_no_interval
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
-from histobench.roi.metrics.catalogue import LOWER_IS_BETTER, metric_of
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.intervals import Interval

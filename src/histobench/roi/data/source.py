@@ -20,7 +20,7 @@ from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.sites import TargetColumns, site_table
 from histobench.roi.data.split import parse_fractions
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
-from histobench.roi.registry.entry import is_name, not_found
+from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, a_target
 

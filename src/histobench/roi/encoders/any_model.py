@@ -27,11 +27,10 @@ from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly, read_checkpoint
 from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
-from histobench.roi.encoders.download import fetch_from_hub, is_offline
+from histobench.roi.encoders.encoder_spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.own_encoder import state_sha256, text_sha256
 from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
-from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import (
     HUB_FILES,
@@ -40,6 +39,7 @@ from histobench.roi.encoders.weights import (
     find_weights,
     resolve_weights,
 )
+from histobench.roi.encoders.weights_download import fetch_from_hub, is_offline
 
 log = logging.getLogger(__name__)
 

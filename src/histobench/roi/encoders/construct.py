@@ -23,10 +23,10 @@ from histobench.roi.encoders.checkpoint import (
     read_checkpoint,
     strip_shared_prefixes,
 )
-from histobench.roi.encoders.download import other_revision
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Tokenizer, family_of
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.weights import check_owner, find_weights, resolve_companion, resolve_weights
+from histobench.roi.encoders.weights_download import other_revision
 from histobench.roi.encoders.zoo import load_zoo
 
 # Random weights that are the same on every machine.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.version import installed_entry_points
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import (
     elsewhere_path,
     is_computed,
@@ -17,7 +18,6 @@ from histobench.roi.encoders.own_name import (
     names_features,
     split_alias,
 )
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def why_unresolved(
 
     Names, files, packages and weights are looked for. Without `download` nothing is fetched.
     """
-    from histobench.roi.encoders.download import is_offline
     from histobench.roi.encoders.own_name import check_file
     from histobench.roi.encoders.weights import check_packages, find_weights, resolve_weights
+    from histobench.roi.encoders.weights_download import is_offline
 
     try:
         if not is_computed(name):

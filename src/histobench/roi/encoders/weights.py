@@ -12,9 +12,9 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.core.plain_data import read_json
 from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, shard_names
-from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import names_a_model
-from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.weights_download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".torch", ".ckpt")

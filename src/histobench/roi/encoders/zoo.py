@@ -14,7 +14,7 @@ import yaml
 from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.plain_data import read_yaml
-from histobench.roi.encoders.spec import EncoderSpec, parse_spec
+from histobench.roi.encoders.encoder_spec import EncoderSpec, parse_spec
 
 BUILT_IN = Path(__file__).with_name("zoo.yaml")
 

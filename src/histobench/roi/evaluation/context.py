@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from histobench.roi.data.check import confounded, single_group_classes
 from histobench.roi.data.sites import is_place
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
-from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate_predictions

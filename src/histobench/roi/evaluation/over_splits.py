@@ -12,8 +12,8 @@ from histobench.core.files import write_text
 from histobench.core.text import csv_text
 from histobench.roi.data.cross_validation import Scheme, Split, splits_of
 from histobench.roi.evaluation.context import merged, rows_of
-from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
-from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, SplitOfMany
+from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet, check_pair, fingerprint_of
 from histobench.roi.results.layout import SPLITS
 

@@ -14,7 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
 from histobench.roi.data.sites import GROUP_LABEL, TilePlaces
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.probes import mean_of_runs, preset_probe
+from histobench.roi.evaluation.probe_tasks import mean_of_runs, preset_probe
 from histobench.roi.features.feature_file import FeatureSet, check_pair
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols.attention_mil import RUNS, Bags, attention_mil

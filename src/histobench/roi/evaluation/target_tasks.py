@@ -14,7 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.sites import TargetColumns
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.patients import mean_features, owners_of
-from histobench.roi.evaluation.probes import preset_probe
+from histobench.roi.evaluation.probe_tasks import preset_probe
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions

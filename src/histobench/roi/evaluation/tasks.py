@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from histobench.roi.evaluation.context import Context, TaskResult
-from histobench.roi.evaluation.few_shot import run_few_shot
+from histobench.roi.evaluation.few_shot_task import run_few_shot
 from histobench.roi.evaluation.patients import run_patient
-from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
-from histobench.roi.evaluation.robustness import run_robustness
+from histobench.roi.evaluation.probe_tasks import run_label_efficiency, run_linear_probe
+from histobench.roi.evaluation.robustness_task import run_robustness
 from histobench.roi.evaluation.target_tasks import run_target
-from histobench.roi.evaluation.zero_shot import zero_shot_outcome
+from histobench.roi.evaluation.zero_shot_task import zero_shot_outcome
 from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.knn import knn, prototype, retrieval

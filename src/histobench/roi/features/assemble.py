@@ -20,7 +20,7 @@ from histobench.roi.data.sites import site_table
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.cache.rows import RowCache, remove_leftovers
+from histobench.roi.features.cache.row_cache import RowCache, remove_leftovers
 from histobench.roi.features.feature_file import FeatureSet, save
 
 #: Feature sets above this many bytes are put together on disk.

@@ -14,10 +14,10 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
 from histobench.roi.features.cache.listing import record_set
-from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.fingerprint import feature_set_fingerprint, versions
 from histobench.roi.features.inference.device_runner import Track
-from histobench.roi.features.inference.loop import InferenceUnit
+from histobench.roi.features.inference.shards import InferenceUnit
 from histobench.roi.features.settings import EncoderRecipe
 
 

@@ -101,7 +101,7 @@ def evaluate_episodes(
     """
     import torch
 
-    from histobench.roi.metrics.episodes import tally_episodes
+    from histobench.roi.metrics.episode_metrics import tally_episodes
 
     p = torch.as_tensor(probabilities)
     truth = torch.as_tensor(labels, dtype=torch.long, device=p.device).expand(p.shape[:2])

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
-from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
+from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions
 
 # One metric's value, or the reason why it has none.
@@ -69,7 +69,7 @@ def evaluate(
     """
     import torch
 
-    from histobench.roi.metrics.episodes import tally_episodes
+    from histobench.roi.metrics.episode_metrics import tally_episodes
 
     p = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels, dtype=np.int64)

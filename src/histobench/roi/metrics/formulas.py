@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.metrics.catalogue import METRICS
+from histobench.roi.metrics.metric_catalogue import METRICS
 
 # The counts from which every metric follows, for many evaluations (episodes or resamples) at once.
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
-from histobench.roi.metrics.catalogue import described
+from histobench.roi.metrics.metric_catalogue import described
 from histobench.work.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.comparison import Comparison
-    from histobench.roi.comparison.robustness import RobustnessTable
+    from histobench.roi.comparison.robustness_tables import RobustnessTable
     from histobench.roi.comparison.splits_compared import SplitTable
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan

@@ -12,11 +12,11 @@ from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import is_place
 from histobench.roi.data.source import DatasetSource
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, FEW_SHOT, UNTRAINED, canonical_task
-from histobench.roi.units.episodes import episode_units, parts_of
+from histobench.roi.units.few_shot_parts import episode_units, parts_of
 from histobench.roi.units.hashing import hash_units
 from histobench.roi.units.roi_run import REPORT
 from histobench.work.run_folder import Unit

@@ -78,7 +78,7 @@ def run_stress(
     float32 without the fast paths of the extraction, so that no other difference is between two features.
     With `attack` the images are also moved against the probe; what cannot be attacked says so in its notes.
     """
-    from histobench.roi.features.extract import extract
+    from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
 

@@ -19,7 +19,7 @@ from histobench.roi.comparison.comparison import (
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.grids import combination_words, elsewhere_words, unchecked_words
-from histobench.roi.comparison.robustness import (
+from histobench.roi.comparison.robustness_tables import (
     COUNTED,
     RobustnessTable,
     index_words,

@@ -25,10 +25,10 @@ from histobench.core.folders import cache_dir
 from histobench.core.http import Progress
 from histobench.core.plain_data import parse_json
 from histobench.core.text import csv_text
-from histobench.roi.registry.download import Fetched, Fetcher
-from histobench.roi.registry.entry import PublicDataset, find
+from histobench.roi.registry.dataset_download import Fetched, Fetcher
+from histobench.roi.registry.dataset_entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
-from histobench.roi.registry.rows import Row, read_rows
+from histobench.roi.registry.table_rows import Row, read_rows
 
 #: Where datasets go without `--to`.
 FOLDER_VARIABLE = "HISTOBENCH_DATA"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry.entry import PeerSplit, PublicDataset
-from histobench.roi.registry.rows import Row, listed_records
+from histobench.roi.registry.dataset_entry import PeerSplit, PublicDataset
+from histobench.roi.registry.table_rows import Row, listed_records
 
 #: Supports of THUNDER's few-shot tasks, which its checksums cover.
 _SHOTS, _SETS = ("1", "2", "4", "8", "16"), 1000

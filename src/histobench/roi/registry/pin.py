@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from histobench.core.errors import HistobenchError
 from histobench.core.http import open_client
 from histobench.core.plain_data import parse_json
-from histobench.roi.registry.entry import PublicDataset, RemoteFile
+from histobench.roi.registry.dataset_entry import PublicDataset, RemoteFile
 
 _Lister = Callable[[Any], Iterator[RemoteFile]]  # from the host's answer to the files
 #: Where each host answers; tests put a local server here.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.neighbours import Ints
+from histobench.roi.robustness.site_neighbours import Ints
 
 _SEED, _MOST_CLUSTERS, _RUNS = 1337, 30, 50
 

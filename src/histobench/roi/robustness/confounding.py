@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.clustering import crossed_pairs
-from histobench.roi.robustness.neighbours import Floats, Ints
+from histobench.roi.robustness.site_neighbours import Floats, Ints
 
 #: Penalties to choose from, by the balanced accuracy on validation slides.
 _PENALTIES = tuple(10.0 ** np.linspace(-8, 4, 15))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.neighbours import (
+from histobench.roi.robustness.site_neighbours import (
     Floats,
     Ints,
     TypedList,

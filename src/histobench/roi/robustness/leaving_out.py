@@ -21,8 +21,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.robustness.clustering import Clustered, ClusteringScore
 from histobench.roi.robustness.confounding import Schedule, Tested
-from histobench.roi.robustness.neighbours import Floats, Ints
-from histobench.roi.robustness.probes import SiteProbe, mean_of_known
+from histobench.roi.robustness.site_neighbours import Floats, Ints
+from histobench.roi.robustness.site_probes import SiteProbe, mean_of_known
 from histobench.statistics.jackknife import (
     FISHER,
     LOGIT,

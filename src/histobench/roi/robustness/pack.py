@@ -44,8 +44,8 @@ from histobench.roi.robustness.leaving_out import (
     site_probe_without,
     units_of,
 )
-from histobench.roi.robustness.neighbours import Floats, Ints, TypedNeighbours, find_neighbours
-from histobench.roi.robustness.probes import (
+from histobench.roi.robustness.site_neighbours import Floats, Ints, TypedNeighbours, find_neighbours
+from histobench.roi.robustness.site_probes import (
     FitSites,
     FitWithout,
     leave_one_site_out,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.leaving_out import Measure, mean_without, measured, units_of
-from histobench.roi.robustness.neighbours import Floats, Ints
+from histobench.roi.robustness.site_neighbours import Floats, Ints
 
 Pixels = NDArray[np.uint8]  # [h, w, 3]
 Apply = Callable[[Pixels, np.random.Generator], Pixels]

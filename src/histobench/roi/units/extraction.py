@@ -17,12 +17,12 @@ from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, listing
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import is_computed, names_features
 from histobench.roi.features.cache.hashed_images import HashedImages
-from histobench.roi.features.cache.rows import RowCache
-from histobench.roi.features.extract import extract, plan_extraction
+from histobench.roi.features.cache.row_cache import RowCache
+from histobench.roi.features.feature_extraction import extract, plan_extraction
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import PRECISION
-from histobench.roi.features.inference.loop import InferenceUnit as Shard
-from histobench.roi.features.inference.share_stage import ShareStage
+from histobench.roi.features.inference.planned_runner import ShareStage
+from histobench.roi.features.inference.shards import InferenceUnit as Shard
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.settings import EncoderRecipe

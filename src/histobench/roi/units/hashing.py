@@ -28,7 +28,7 @@ from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.features.cache.content_hashes import hash_images
 from histobench.roi.features.cache.hashed_images import ENDING, HashedImages
 from histobench.roi.features.loading.loader import useful_workers
-from histobench.roi.features.loading.pool import ThreadPool
+from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.options import Settings
 from histobench.work.run_folder import DONE, RunFolder, Unit
 

@@ -14,7 +14,7 @@ from histobench.core.devices import free_memory, usable_cores
 from histobench.core.files import files_below, names_in
 from histobench.roi.encoders.own_name import elsewhere_path, names_features
 from histobench.roi.units.roi_run import EVALUATING, KINDS
-from histobench.roi.units.worker import UnitWorker
+from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work.engines import Display
 from histobench.work.loop import work_through
 from histobench.work.run_folder import RunFolder, Unit

@@ -9,7 +9,7 @@ from typing import Any
 
 from histobench.core.progress import Progress
 from histobench.work.clusters import MOST_TASKS
-from histobench.work.run_folder import DONE, RunFolder, Step, Unit, Worker, kind_of
+from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker, kind_of
 
 #: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
 #: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `episodes`
@@ -79,7 +79,7 @@ class RoiRun(RunFolder):
 
     def open_worker(self, progress: Progress, say: Callable[[str], None] = lambda _: None) -> Worker:
         """Computes features and evaluates them."""
-        from histobench.roi.units.worker import UnitWorker
+        from histobench.roi.units.unit_worker import UnitWorker
 
         return UnitWorker(self, progress, say)
 
@@ -120,7 +120,7 @@ class RoiRun(RunFolder):
         self.forget(gone)
         return len(again)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[JobArray]:
         """One that prepares, an array that computes, an array that evaluates, one that collects.
 
         For large datasets there is an array that hashes images before all of them.
@@ -134,11 +134,11 @@ class RoiRun(RunFolder):
         # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
         preparing = ("hash", "prepare") if hashing else ("prepare",)
         return [
-            *([Step("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),
-            Step("prepare", preparing, min(planning, MOST_TASKS), on_device=True, is_shared=False),
-            Step("shards", ("shards",), _tasks(computing), on_device=True),
-            Step("evaluate", EVALUATING, _tasks(evaluating)),
-            Step("collect", ("compare", REPORT), 1, is_shared=False),
+            *([JobArray("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),
+            JobArray("prepare", preparing, min(planning, MOST_TASKS), on_device=True, is_shared=False),
+            JobArray("shards", ("shards",), _tasks(computing), on_device=True),
+            JobArray("evaluate", EVALUATING, _tasks(evaluating)),
+            JobArray("collect", ("compare", REPORT), 1, is_shared=False),
         ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from histobench.mint.agents.providers.base import ProviderAPI
+    from histobench.mint.agents.providers.provider import ProviderAPI
 
 
 def provider_format(name: str) -> type[ProviderAPI]:

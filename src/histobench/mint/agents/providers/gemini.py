@@ -16,7 +16,7 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import (
+from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,

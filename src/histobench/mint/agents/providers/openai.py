@@ -13,7 +13,7 @@ from histobench.mint.agents.completion import (
     ReasoningHistory,
     whole_characters,
 )
-from histobench.mint.agents.providers.base import (
+from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,

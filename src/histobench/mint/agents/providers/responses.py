@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from histobench.core.address import joined
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, whole_characters
-from histobench.mint.agents.providers.base import (
+from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,

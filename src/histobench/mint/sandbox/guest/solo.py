@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 
-from . import confinement, episode, seccomp
+from . import confinement, guest_episode, seccomp
 from .frames import BrokenFrameError
 from .mailbox import EpisodeChannel
 from .syscalls import PR_SET_DUMPABLE, prctl
@@ -61,13 +61,13 @@ def main() -> None:
     channel = EpisodeChannel(TwoPipes(reader, writer))  # type: ignore[arg-type]
     try:
         config = channel.receive()
-        episode.prepare(config)
+        guest_episode.prepare(config)
         os.chdir(config["scratch_root"])
         confinement.set_known_limits(config["limits"])
         seccomp.install_filter(seccomp.packed_filter(namespaces=True))
         os.dup2(null, 2)
         os.close(null)
-        episode.serve(channel, config)
+        guest_episode.serve(channel, config)
     except OSError as error:
         channel.send({"op": "refused", "why": str(error)})
     except ImportError as error:

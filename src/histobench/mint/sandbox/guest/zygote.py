@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import confinement, episode, processes, seccomp
+from . import confinement, guest_episode, processes, seccomp
 from .mailbox import EpisodeChannel
 from .scratch import removal
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
@@ -177,7 +177,7 @@ class Zygote:
             except OSError as error:
                 channel.send({"op": "refused", "why": str(error)})
                 return
-            episode.serve(channel, self.config)
+            guest_episode.serve(channel, self.config)
             status = 0
         except (EOFError, KeyboardInterrupt):
             status = 0
@@ -258,7 +258,7 @@ def main() -> None:
     os.umask(0o077)
     _take_ordinary_priority()
     try:
-        episode.prepare(config)
+        guest_episode.prepare(config)
     except ImportError as error:
         control.send(json.dumps({"op": "failed", "why": f"cannot preload: {error}"}).encode())
         os._exit(1)

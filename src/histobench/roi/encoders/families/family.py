@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 
 # From the tensor names of a published file to those of the network that reads it.
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family, Tokenizer, clip_tokenizer, wordpiece_tokenizer
-from histobench.roi.encoders.spec import EncoderSpec
 
 
 class OpenClipFamily(Family):

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family, Tokenizer
-from histobench.roi.encoders.spec import EncoderSpec
 
 
 class OwnFamily(Family):

@@ -10,8 +10,8 @@ from timm.layers import SwiGLUPacked
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family, method_of_origin, pool_tokens, resample_positions
-from histobench.roi.encoders.spec import EncoderSpec
 
 #: Layers that an entry may name; YAML holds no Python.
 LAYERS: dict[str, Any] = {

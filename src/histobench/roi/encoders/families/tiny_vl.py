@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.tiny_vl.encoder import load_tiny_vl
+from histobench.roi.encoders.tiny_vl.tiny_vl_encoder import load_tiny_vl
 
 
 class TinyVlFamily(Family):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import (
     Family,
     Tokenizer,
@@ -17,7 +18,6 @@ from histobench.roi.encoders.families.family import (
     pool_tokens,
     resample_positions,
 )
-from histobench.roi.encoders.spec import EncoderSpec
 
 POSITIONS = "vision_model.embeddings.position_embedding.weight"
 

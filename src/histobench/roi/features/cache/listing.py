@@ -12,7 +12,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_json
 from histobench.core.plain_data import parse_json
-from histobench.roi.features.cache.rows import is_intact, read_keys, shard_files
+from histobench.roi.features.cache.row_cache import is_intact, read_keys, shard_files
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.inference.forward import Forward, pin
-from histobench.roi.features.inference.loop import InferenceUnit, Lane, compute
+from histobench.roi.features.inference.shards import InferenceUnit, Lane, compute
 from histobench.roi.features.inference.tuning import (
     PROMISED,
     Exactness,

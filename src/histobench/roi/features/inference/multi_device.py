@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.inference.loop import InferenceUnit
+from histobench.roi.features.inference.shards import InferenceUnit
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
@@ -129,7 +129,7 @@ class _Reports:
 
 def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
     """Build the encoders and compute the units of a share."""
-    from histobench.roi.features.inference.share_stage import ShareStage
+    from histobench.roi.features.inference.planned_runner import ShareStage
 
     stage = ShareStage(
         share.recipes,

@@ -15,7 +15,7 @@ from histobench.core.devices import usable_cores
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import DecodeJob, Failure, Hashed, HashJob, Outcome, Ring, Transform
-from histobench.roi.features.loading.pool import Layout, ProcessPool, ThreadPool
+from histobench.roi.features.loading.loading_pool import Layout, ProcessPool, ThreadPool
 
 #: Batches in memory: two that the device works on and two that are being filled.
 SLOTS = 4

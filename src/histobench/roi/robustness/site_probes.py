@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.neighbours import Floats, Ints
+from histobench.roi.robustness.site_neighbours import Floats, Ints
 
 _FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
 #: Predicts the labels of new features after seeing training features, and once more without each unit of the

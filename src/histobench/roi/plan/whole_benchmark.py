@@ -46,7 +46,7 @@ def run_benchmark(
         return before
     inputs = inputs_of(plan, name, heading)
     from histobench.roi.data.cross_validation import scheme_of
-    from histobench.roi.plan.run import run_plan
+    from histobench.roi.plan.plan_run import run_plan
     from histobench.work.engines import Display
 
     display = display or Display()
@@ -120,7 +120,7 @@ def tables_shown(done: BenchmarkOutcome) -> Shown:
 def _report(
     outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
-    from histobench.roi.comparison.robustness import summarise
+    from histobench.roi.comparison.robustness_tables import summarise
     from histobench.roi.comparison.stored_intervals import write_all_intervals
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary

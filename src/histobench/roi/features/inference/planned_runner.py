@@ -11,11 +11,11 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.own_encoder import check_same
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.loop import InferenceUnit
+from histobench.roi.features.inference.shards import InferenceUnit
 from histobench.roi.features.loading.loader import Pool, open_pool
-from histobench.roi.features.loading.pool import ThreadPool
+from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 

@@ -14,7 +14,7 @@ from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit, kind_of
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
-    from histobench.roi.features.inference.share_stage import ShareStage
+    from histobench.roi.features.inference.planned_runner import ShareStage
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
@@ -107,7 +107,7 @@ class UnitWorker:
             hash_unit(self.folder, unit, self._progress)
             return
         from histobench.roi.units import comparing, extraction
-        from histobench.roi.units.evaluation import evaluate_splits, play_episodes
+        from histobench.roi.units.evaluating import evaluate_splits, play_episodes
 
         if unit.kind == "prepare":
             self.close()
@@ -154,7 +154,7 @@ class UnitWorker:
         self.folder.finish(unit, **note)
 
     def _evaluate(self, units: Sequence[Unit]) -> None:
-        from histobench.roi.units.evaluation import evaluate_units
+        from histobench.roi.units.evaluating import evaluate_units
 
         with self._as_planned(units[0]):
             evaluate_units(self.folder, units, self._features_of(units[0]), self._say)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, patiently
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.request import task_digest
+from histobench.roi.evaluation.evaluation_request import task_digest
 from histobench.roi.features.feature_file import fingerprint_of
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.few_shot import FewShotSetting, few_shot_settings, possible_settings

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.mint.agents.agent import Player
+from histobench.mint.agents.agent_spec import AgentSpec
 from histobench.mint.agents.completion import ProviderError, Sampling
-from histobench.mint.agents.limits import CostLimitError, CostTracker
-from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.agents.spending import CostLimitError, CostTracker
 from histobench.mint.configs.cell import Cell
 from histobench.mint.envs.action import Outcome
 from histobench.mint.runs.cell_store import CellStore

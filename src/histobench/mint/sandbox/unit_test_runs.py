@@ -24,7 +24,7 @@ from histobench.mint.sandbox.code_session import Session
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, LongMessageError
 from histobench.mint.sandbox.guest.plain_values import NotDataError, checked_answer, made, written
 from histobench.mint.sandbox.limits import Deadline, next_message
-from histobench.mint.sandbox.pool import SandboxPool
+from histobench.mint.sandbox.sandbox_pool import SandboxPool
 
 _ASKED = ("number", "do", "name", "object", "args", "kwargs")
 

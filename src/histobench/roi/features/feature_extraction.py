@@ -32,7 +32,7 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
-from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
     describe_encoder,
@@ -41,12 +41,12 @@ from histobench.roi.features.fingerprint import (
 )
 from histobench.roi.features.inference.device_runner import PRECISION, Stage, Track
 from histobench.roi.features.inference.forward import resolve_precision
-from histobench.roi.features.inference.loop import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_units
+from histobench.roi.features.inference.shards import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
+from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.features.loading.local_copies import LocalCopies
-from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.recheck import compare_again, images_to_recheck, sample, see_first_batch
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (

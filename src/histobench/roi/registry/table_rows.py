@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, read_plain, read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.registry.dataset_entry import PublicDataset
 from histobench.roi.registry.unpack import (
     GROWTH_FREE,
     MOST_GROWTH,

@@ -11,8 +11,8 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
 from histobench.core.http import UnreachableError, call_while_reachable, discard, transfer
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.file_hash import sha256_of
-from histobench.roi.encoders.spec import EncoderSpec
 
 # What the model hub's library has kept on this machine: a published file, at whichever revision.
 

@@ -27,7 +27,7 @@ from histobench.core.http import (
     note_of,
     transfer,
 )
-from histobench.roi.registry.entry import RemoteFile, size_in_words
+from histobench.roi.registry.dataset_entry import RemoteFile, size_in_words
 
 #: A mirror: a folder or a base address below which `<dataset>/<file>` lies.
 MIRROR_VARIABLE = "HISTOBENCH_DATA_MIRROR"

@@ -256,7 +256,12 @@ class ProcessPool(_FallibleWorkers):
         environment = environment_without_keys() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         descriptors = (theirs.fileno(), self._memory.descriptor)
-        command = [sys.executable, "-m", "histobench.roi.features.loading.worker", *map(str, descriptors)]
+        command = [
+            sys.executable,
+            "-m",
+            "histobench.roi.features.loading.loading_worker",
+            *map(str, descriptors),
+        ]
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment

@@ -12,7 +12,7 @@ import torch
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.cache.rows import RowCache, ShardWriter
+from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
 from histobench.roi.features.inference.forward import Forward, Pending
 from histobench.roi.features.inference.tuning import Exactness
 from histobench.roi.features.loading.job import Failure

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 from histobench.statistics.resampling import PairedDifference
 from histobench.statistics.tests import McNemar, holm, mcnemar

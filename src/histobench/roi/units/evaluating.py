@@ -12,15 +12,15 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.evaluation.context import rows_of
-from histobench.roi.evaluation.few_shot import play
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import context_of, evaluate, is_finished
+from histobench.roi.evaluation.few_shot_task import play
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
-from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.run import context_of, evaluate, is_finished
 from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.roi.options import Options
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.units.episodes import played_in
+from histobench.roi.units.few_shot_parts import played_in
 from histobench.work.run_folder import RunFolder, Unit, kind_of
 
 

@@ -23,10 +23,10 @@ from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_pr
 from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
-from histobench.roi.robustness.neighbours import Ints
 from histobench.roi.robustness.pack import Pack, RobustnessResult, Tissue, measure_robustness
-from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register
-from histobench.roi.robustness.probes import FitSites, FitWithout
+from histobench.roi.robustness.registered_pairs import joined_groups, measure_pairs, register
+from histobench.roi.robustness.site_neighbours import Ints
+from histobench.roi.robustness.site_probes import FitSites, FitWithout
 
 #: How near to the minimum a linear probe without a unit goes, and neighbours that are listed for all images.
 _LOOSE, _MOST_LISTED = 1e-5, 1 << 23

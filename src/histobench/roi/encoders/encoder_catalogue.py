@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.weights import find_weights
 
 GATE = {True: "request", False: "open"}

@@ -19,7 +19,7 @@ from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.http import server_time
 from histobench.core.plain_data import read_yaml
 from histobench.mint.agents.completion import Usage
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI
+from histobench.mint.agents.providers.provider import Capabilities, ProviderAPI
 
 TABLE = Path(__file__).parent / "prices.yaml"
 #: Seconds to wait for what other processes hold back; those of a killed one stay held back.

@@ -16,7 +16,7 @@ from histobench.roi.results.writer import mean_and_std
 
 if TYPE_CHECKING:
     from histobench.roi.encoders.base import BasePatchEncoder
-    from histobench.roi.encoders.spec import EncoderSpec
+    from histobench.roi.encoders.encoder_spec import EncoderSpec
     from histobench.roi.evaluation.context import Context
 
 #: Metrics whose spread over templates is reported.

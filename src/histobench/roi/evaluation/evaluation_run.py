@@ -15,7 +15,7 @@ from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.request import EvaluationRequest, is_recorded, record, task_digest
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, is_recorded, record, task_digest
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset

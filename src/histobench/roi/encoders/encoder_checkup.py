@@ -12,12 +12,12 @@ from pathlib import Path
 from histobench.core.devices import free_memory
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
-from histobench.roi.encoders.catalogue import has_weights, weights_steps
-from histobench.roi.encoders.download import is_offline
+from histobench.roi.encoders.encoder_catalogue import has_weights, weights_steps
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.registry import get_spec, list_encoders
-from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.weights import find_weights, missing_packages
+from histobench.roi.encoders.weights_download import is_offline
 
 GIB = 1024**3
 DISK_ENOUGH = 10 * GIB

@@ -6,7 +6,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError
 from histobench.core.records import option, options_of, record
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
-from histobench.mint.agents.limits import Balance
+from histobench.mint.agents.spending import Balance
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import Form

@@ -1,9 +1,9 @@
 """The side process that plays games: loads the engine once and each game once, then forks for each play.
 
 The engine keeps its state in a C library, one game per process, and takes seconds to import; a game takes
-another second to load. Run as `python -m histobench.mint.alfworld.server DESCRIPTOR`; over that socket it
-receives a game's path with one socket per play, on which a fork answers JSON lines: the introduction first,
-then what comes of each command.
+another second to load. Run as `python -m histobench.mint.alfworld.game_server DESCRIPTOR`; over that socket
+it receives a game's path with one socket per play, on which a fork answers JSON lines: the introduction
+first, then what comes of each command.
 """
 
 from __future__ import annotations

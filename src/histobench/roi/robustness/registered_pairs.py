@@ -23,8 +23,8 @@ from histobench.roi.robustness.leaving_out import (
     measured,
     units_of,
 )
-from histobench.roi.robustness.neighbours import Floats, Ints
 from histobench.roi.robustness.pack import Pack
+from histobench.roi.robustness.site_neighbours import Floats, Ints
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """A loading worker: a process that decodes images into shared memory. It never imports torch.
 
-It is started as `python -m histobench.roi.features.loading.worker SOCKET MEMORY` with two inherited
+It is started as `python -m histobench.roi.features.loading.loading_worker SOCKET MEMORY` with two inherited
 descriptors, so that it neither copies the parent's threads and locks (fork) nor runs the parent's script
 again (spawn).
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.plain_jpeg import agreeing_codec
 from histobench.roi.features.loading.job import perform
-from histobench.roi.features.loading.pool import arrays_of
+from histobench.roi.features.loading.loading_pool import arrays_of
 
 #: Of Linux since 5.14; the `mmap` module has no name for it.
 _MADV_POPULATE_READ = 22

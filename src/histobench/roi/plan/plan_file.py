@@ -22,7 +22,7 @@ from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
-from histobench.roi.registry.entry import is_name, not_found
+from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, TARGETS, canonical_task, not_applicable
 from histobench.work.clusters import read_options

@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.metric_function import check_metric, one_metric
 from histobench.roi.comparison.sampling_units import aligned, check_random_state, design_of
 from histobench.roi.comparison.selection import distinct_names
-from histobench.roi.metrics.catalogue import LABEL_METRICS
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.power import (
