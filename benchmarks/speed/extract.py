@@ -48,8 +48,8 @@ from histobench.roi.features.cache.content_hashes import take_inventory
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import TRIAL_IMAGES
 from histobench.roi.features.fingerprint import describe_encoder
-from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.shards import InferenceUnit, plan_units, shard_size
+from histobench.roi.features.inference.device_runner import DeviceRunner, EncoderState
+from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.options import Settings
 from histobench.roi.units.extraction import SHARDS_PER_UNIT
@@ -102,14 +102,14 @@ def tera_per_image(encoder: BasePatchEncoder, device: str, size: int) -> float:
     return counter.get_total_flops() / 1e12
 
 
-def measure_ceiling(stage: Stage, case: Case, seconds: float) -> float:
+def measure_ceiling(runner: DeviceRunner, case: Case, seconds: float) -> float:
     """Images per second of the ready network on pixels that are on the device already."""
-    forward = stage.forwards[0]
+    forward = runner.forwards[0]
     shape = (forward.batch, case.size, case.size, 3)
-    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device=stage.device)
-    once = timed(lambda: forward.on_device(pixels), stage.device, repeats=2)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device=runner.device)
+    once = timed(lambda: forward.on_device(pixels), runner.device, repeats=2)
     repeats = max(3, min(60, int(seconds / once)))
-    return forward.batch / timed(lambda: forward.on_device(pixels), stage.device, repeats=repeats)
+    return forward.batch / timed(lambda: forward.on_device(pixels), runner.device, repeats=repeats)
 
 
 def measure_pipeline(
@@ -124,39 +124,39 @@ def measure_pipeline(
     pool = open_pool(useful_workers(asked, on_cpu=on_cpu), polite=on_cpu)
     try:
         description = describe_encoder(encoder, precision=case.precision, numerics="fast")
-        track = Track(encoder, case.precision, RowCache(cache, description), {}, "jobs/benchmark")
+        state = EncoderState(encoder, case.precision, RowCache(cache, description), {}, "jobs/benchmark")
         began = time.perf_counter()
         # As a run does it, low precision is tried on some of the images first.
         sample = [locate(image.path) for image in dataset.splits["test"][:TRIAL_IMAGES]]
-        stage = Stage([track], settings, device, [case.images], sample)
+        runner = DeviceRunner([state], settings, device, [case.images], sample)
         ceiling = 0.0
         if on_cpu:  # the first image compiles the network, for a whole batch
-            forward = stage.forwards[0]
+            forward = runner.forwards[0]
             forward.finish(forward.start(torch.zeros(1, case.size, case.size, 3, dtype=torch.uint8), 1))
         else:
-            ceiling = measure_ceiling(stage, case, seconds=4.0)
+            ceiling = measure_ceiling(runner, case, seconds=4.0)
         warm_up(pool, dataset)
         ready = time.perf_counter() - began
-        stage.forwards[0].seconds = 0.0
+        runner.forwards[0].seconds = 0.0
         began = time.perf_counter()
         busy = cpu_seconds()
         inventory = take_inventory(dataset, pool, cache)
         hashed = time.perf_counter() - began
-        units = plan_units([list(inventory.refs)], shard_size(case.batch, on_cpu=on_cpu))
-        stage.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
+        units = plan_shards([list(inventory.refs)], shard_size(case.batch, on_cpu=on_cpu))
+        runner.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
         inventory.close()
         wall = time.perf_counter() - began
-        forward_share = stage.forwards[0].seconds / wall
-        by_unit = 0.0 if on_cpu else measure_units(stage, track, units, inventory.refs, pool)
+        forward_share = runner.forwards[0].seconds / wall
+        by_unit = 0.0 if on_cpu else measure_units(runner, state, units, inventory.refs, pool)
     finally:
-        stage.close()
+        runner.close()
         pool.close()
     busy = cpu_seconds() - busy
     return {
         "cpu_ms_per_image": 1e3 * busy / len(inventory.refs),
         "workers": pool.workers,
-        "batch": stage.forwards[0].batch,
-        "compiled": stage.forwards[0].compiled,
+        "batch": runner.forwards[0].batch,
+        "compiled": runner.forwards[0].compiled,
         "ready_s": ready,
         "ceiling_images_s": ceiling,
         "images": len(inventory.refs),
@@ -167,7 +167,7 @@ def measure_pipeline(
         "unit_loop_images_s": by_unit,
         "forward_share": forward_share,
         "tflop_per_image": flops,
-        "least_cosine": (track.record.get("exactness") or {}).get("least_cosine_to_plain_fp32"),
+        "least_cosine": (state.record.get("exactness") or {}).get("least_cosine_to_plain_fp32"),
     }
 
 
@@ -179,15 +179,19 @@ def warm_up(pool: Pool, dataset: RoiDataset) -> None:
 
 
 def measure_units(
-    stage: Stage, track: Track, units: Sequence[InferenceUnit], refs: Mapping[bytes, ImageRef], pool: Pool
+    runner: DeviceRunner,
+    state: EncoderState,
+    units: Sequence[Shard],
+    refs: Mapping[bytes, ImageRef],
+    pool: Pool,
 ) -> float:
     """Images per second when the shards come in units of a cluster's work, a few at a time."""
-    track.cache.discard("again")
+    state.cache.discard("again")
     size = SHARDS_PER_UNIT["cuda"]
     began = time.perf_counter()
     for start in range(0, len(units), size):
-        track.cache.refresh()
-        stage.run(units[start : start + size], refs, pool, stop_at_bad=False, progress=Silent())
+        state.cache.refresh()
+        runner.run(units[start : start + size], refs, pool, stop_at_bad=False, progress=Silent())
     return len(refs) / (time.perf_counter() - began)
 
 

@@ -122,7 +122,7 @@ def planning(count: int, folder: Path) -> Work:
 
     def work() -> None:
         plan = scale.plan_of(count, 4)
-        begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.units), plan.refs)
+        begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.shards), plan.refs)
         write_lines(folder / "units.jsonl", shard_units(Unit("prepare", "set", ""), plan, begins))
 
     return work
@@ -131,7 +131,7 @@ def planning(count: int, folder: Path) -> Work:
 def bookkeeping(count: int, folder: Path) -> Work:
     """What extraction does besides loading and the network: units, shards, the cache, feature files."""
     from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
-    from histobench.roi.features.inference.shards import plan_units, shard_size
+    from histobench.roi.features.inference.shards import plan_shards, shard_size
     from histobench.roi.features.shard_plan import EncoderFacts, problems_of, write_features
 
     data = dataset_of(count, folder)
@@ -148,7 +148,7 @@ def bookkeeping(count: int, folder: Path) -> Work:
         cache = RowCache(folder, description)
         missing = [key for key in keys.values() if key not in cache]
         writer = ShardWriter()
-        for unit in plan_units([missing], shard_size(256)):
+        for unit in plan_shards([missing], shard_size(256)):
             writer.put(cache, unit.keys, rows[: len(unit.keys)], {})
         writer.close()
         again = RowCache(folder, description)

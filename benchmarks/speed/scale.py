@@ -29,7 +29,7 @@ from typing import Any
 
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.features.inference.shards import plan_units, shard_size
+from histobench.roi.features.inference.shards import plan_shards, shard_size
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.options import Settings
@@ -63,7 +63,7 @@ def plan_of(images: int, encoders: int) -> ExtractionPlan:
         )
         for number in range(encoders)
     )
-    units = plan_units([keys] * encoders, shard_size(256))
+    units = plan_shards([keys] * encoders, shard_size(256))
     return ExtractionPlan(planned, {}, tuple(units), refs, {}, {}, "cuda:0", 8)
 
 
@@ -157,7 +157,7 @@ def report(images: int, encoders: int) -> None:
         began = time.process_time()
         plan = plan_of(images, encoders)
         made = time.process_time()
-        begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.units), plan.refs)
+        begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.shards), plan.refs)
         units = shard_units(Unit("prepare", "set", ""), plan, begins)
         write_lines(folder / "units.jsonl", units)
         planned = time.process_time()

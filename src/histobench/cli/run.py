@@ -302,7 +302,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
-    from histobench.roi.plan.planner import extraction_jobs, tasks_for
+    from histobench.roi.plan.planner import extraction_estimates, tasks_for
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -311,7 +311,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         datasets = load_datasets(plan)
         check_prompts(plan, datasets)
         check_patients(plan, datasets)
-        jobs = extraction_jobs(plan, datasets, device)
+        jobs = extraction_estimates(plan, datasets, device)
     for dataset in datasets.values():
         console.print(dataset.name, style="bold", soft_wrap=True)
         print_split_counts(dataset)

@@ -23,7 +23,7 @@ from histobench.mint.agents.spending import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.episode_queue import Job, _play, _Progress
+from histobench.mint.runs.episode_queue import PendingEpisode, _play, _Progress
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
@@ -149,7 +149,7 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
     shared = RunContext(pool, None, None, stopping)  # type: ignore[arg-type]
     kept: list[object] = []
     store = SimpleNamespace(add=lambda *episode: kept.append(episode))
-    job = Job(None, None, 1, store, None, None)  # type: ignore[arg-type]
+    episode = PendingEpisode(None, None, 1, store, None, None)  # type: ignore[arg-type]
     state = _Progress(EpisodeCounter(1), CostTracker(), stopping, lambda standing: None, give_up_after=3)
     failed = SimpleNamespace(
         success=False, episode={}, details={}, images=(), usage=SimpleNamespace(total_tokens=0)
@@ -159,7 +159,7 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
     told = threading.Timer(0.05, lambda: state.stop("SIGTERM", broken_off=True))
     if is_told:
         told.start()
-    _play(job, shared, state)
+    _play(episode, shared, state)
     told.cancel()
     assert len(kept) == (0 if is_told else 1)
 

@@ -12,7 +12,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.inference.multi_device import share_units
-from histobench.roi.features.inference.shards import InferenceUnit, plan_units
+from histobench.roi.features.inference.shards import Shard, plan_shards
 from histobench.roi.features.settings import EncoderRecipe
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_several_devices_need_encoders_by_name(
 
 
 def test_units_are_dealt_out_completely() -> None:
-    cards = [InferenceUnit((bytes([number]),), (0,)) for number in range(7)]
+    cards = [Shard((bytes([number]),), (0,)) for number in range(7)]
     shares = share_units(cards, 3)
     assert sorted(unit.keys for share in shares for unit in share) == sorted(unit.keys for unit in cards)
     assert [len(share) for share in shares] == [3, 2, 2]
@@ -64,10 +64,10 @@ def test_units_are_dealt_out_completely() -> None:
 
 def test_encoders_that_miss_the_same_shard_share_it() -> None:
     keys = [bytes([number]) for number in range(10)]
-    both = plan_units([keys, keys], 4)
+    both = plan_shards([keys, keys], 4)
     assert [unit.encoders for unit in both] == [(0, 1)] * 3
     # After a kill the first encoder was one shard ahead; the rest is still shared.
-    resumed = plan_units([keys[4:], keys], 4)
+    resumed = plan_shards([keys[4:], keys], 4)
     assert {unit.keys: unit.encoders for unit in resumed} == {
         tuple(keys[4:8]): (0, 1),
         tuple(keys[8:]): (0, 1),

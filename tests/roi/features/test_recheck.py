@@ -23,7 +23,7 @@ from histobench.roi.encoders.own_encoder import recording
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.feature_extraction import Extraction, extract, plan_extraction
 from histobench.roi.features.feature_file import load
-from histobench.roi.features.inference.planned_runner import ShareStage
+from histobench.roi.features.inference.planned_runner import PlannedRunner
 from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
@@ -445,8 +445,8 @@ def test_a_worker_with_another_environment_refuses_to_compute(
     settings = Settings(device="cpu", num_workers=0, batch_size=8)
     (planned,) = plan_extraction(make_dataset(3, 2), [recipe], tmp_path / "out", settings).encoders
 
-    def stage() -> ShareStage:
-        return ShareStage(
+    def stage() -> PlannedRunner:
+        return PlannedRunner(
             [recipe], [planned.description], [dict(planned.record)],
             root=own_cache, settings=settings, workers=0, threads=1,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from PIL import Image
 from builders import MEAN_ENCODER
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.features.inference.device_runner import Track
+from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.options import Plan
 from histobench.roi.plan import plan_outcome
 from histobench.roi.plan.plan_file import plan_from
@@ -216,9 +216,9 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
     compared: list[int] = []
     compare = extract.compare_again
 
-    def counted(track: Track, keys: Sequence[bytes], *rest: Any) -> Any:
+    def counted(state: EncoderState, keys: Sequence[bytes], *rest: Any) -> Any:
         compared.append(len(keys))
-        return compare(track, keys, *rest)
+        return compare(state, keys, *rest)
 
     monkeypatch.setattr(extract, "compare_again", counted)
     for count in (0, 1, 2):

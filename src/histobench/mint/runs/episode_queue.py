@@ -36,7 +36,7 @@ OpenPlayer = Callable[[AgentSpec, Sampling, bool], Player]
 
 
 @dataclass(frozen=True)
-class Job:
+class PendingEpisode:
     """One episode to play."""
 
     planned: PlannedCell
@@ -99,7 +99,7 @@ class Run:
         self._costs = costs or CostTracker()
         self._players: dict[tuple[AgentSpec, Sampling, bool], Player] = {}
         self._stores: list[CellStore] = []
-        self.jobs: list[Job] = []
+        self.pending: list[PendingEpisode] = []
         try:
             self._plan(cells, Path(output), repeats)
         except BaseException:
@@ -126,10 +126,10 @@ class Run:
         for store in self._stores:
             store.describe(sandbox=shared.pool.backend)
         limits = [player.max_concurrency for player in self._players.values()]
-        workers = max(1, min([concurrency, len(self.jobs), *(limit for limit in limits if limit)]))
-        work: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in self.jobs:
-            work.put(job)
+        workers = max(1, min([concurrency, len(self.pending), *(limit for limit in limits if limit)]))
+        work: queue.SimpleQueue[PendingEpisode] = queue.SimpleQueue()
+        for episode in self.pending:
+            work.put(episode)
         state = _Progress(
             self.counter, self._costs, shared.stopping, watch, give_up_after=FAILURES_PER_WORKER * workers
         )
@@ -194,7 +194,9 @@ class Run:
                 adviser = None
                 if expert is not None and expert.spec is not None:
                     adviser = self._player(expert.spec, expert.sampling, as_expert=True)
-                self.jobs += [Job(planned, task, repeat, store, player, adviser) for task in missing]
+                self.pending += [
+                    PendingEpisode(planned, task, repeat, store, player, adviser) for task in missing
+                ]
         self.counter = EpisodeCounter(total)
         self.counter.add_earlier(successes, failures)
 
@@ -243,14 +245,14 @@ class _Progress:
         self._counter.add(success=success, tokens=tokens)
         self._watch(self.standing())
 
-    def failed(self, job: Job, error: Exception) -> None:
+    def failed(self, episode: PendingEpisode, error: Exception) -> None:
         """Note a failure that is not the model's."""
         message = f"{type(error).__name__}: {error}"
         outcome: Outcome = "checker_error" if isinstance(error, CheckerError) else "provider_failure"
-        job.store.add_failure(
+        episode.store.add_failure(
             {
-                "task_id": job.task.task_id,
-                "repeat": job.repeat,
+                "task_id": episode.task.task_id,
+                "repeat": episode.repeat,
                 "outcome": outcome,
                 "error": message,
                 "time": time.time(),
@@ -279,27 +281,32 @@ class _Progress:
         self._stopping.set()
 
 
-def _work(work: queue.SimpleQueue[Job], shared: RunContext, state: _Progress) -> None:
+def _work(work: queue.SimpleQueue[PendingEpisode], shared: RunContext, state: _Progress) -> None:
     while not shared.stopping.is_set():
         try:
-            job = work.get_nowait()
+            episode = work.get_nowait()
         except queue.Empty:
             return
         try:
-            _play(job, shared, state)
+            _play(episode, shared, state)
         except BaseException as error:  # a defect or a full disk: the whole run ends with it
             state.defect = state.defect or error
             state.stop(str(error), broken_off=True)
 
 
-def _play(job: Job, shared: RunContext, state: _Progress) -> None:
+def _play(episode: PendingEpisode, shared: RunContext, state: _Progress) -> None:
     from histobench.mint.alfworld.simulator import SimulatorError
     from histobench.mint.sandbox.zygote_process import SandboxError
 
     sandbox = shared.pool.pid
     try:
         finished = run_episode(
-            job.planned, job.task, job.repeat, shared=shared, player=job.player, expert=job.expert
+            episode.planned,
+            episode.task,
+            episode.repeat,
+            shared=shared,
+            player=episode.player,
+            expert=episode.expert,
         )
     except EpisodeStoppedError:
         return
@@ -308,12 +315,12 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
         return
     except (ProviderError, SimulatorError, SandboxError, CheckerError) as error:
         if not shared.stopping.is_set():
-            state.failed(job, error)
+            state.failed(episode, error)
         return
     if not finished.success and (state.broken_off or shared.pool.is_lost_since(sandbox)):
         # Whoever ended the run may have ended its sandbox first, and this process will be told in a moment.
         shared.stopping.wait(LAST_WORDS)
         if state.broken_off:
             return
-    job.store.add(finished.episode, finished.details, finished.images)
+    episode.store.add(finished.episode, finished.details, finished.images)
     state.finished(success=finished.success, tokens=finished.usage.total_tokens)

@@ -116,7 +116,7 @@ def play_cells(
     with Run(
         planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs, writer=writer
     ) as work:
-        if not work.jobs:
+        if not work.pending:
             outcome = work.nothing_to_do()
         else:
             with (

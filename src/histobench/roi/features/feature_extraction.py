@@ -39,10 +39,10 @@ from histobench.roi.features.fingerprint import (
     feature_set_fingerprint,
     fingerprint,
 )
-from histobench.roi.features.inference.device_runner import PRECISION, Stage, Track
+from histobench.roi.features.inference.device_runner import PRECISION, DeviceRunner, EncoderState
 from histobench.roi.features.inference.forward import resolve_precision
-from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_units
-from histobench.roi.features.inference.shards import InferenceUnit, plan_units, shard_size
+from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_shards
+from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
 from histobench.roi.features.loading.loading_pool import ThreadPool
@@ -193,17 +193,17 @@ class _Run:
                     pool = ThreadPool(pool.workers)
                 for encoder in built:
                     see_first_batch(encoder, list(inventory.refs.values()), self.device)
-                tracks = [self._track(encoder, inventory) for encoder in built]
-                self._check_files(tracks)
-                tracks = [self._trusted(track, inventory) for track in tracks]
-                with closing(pool), self._alone(tracks, inventory):
-                    missing = [self._missing(track.cache, inventory) for track in tracks]
-                    bad = self._compute(tracks, missing, inventory, pool)
+                states = [self._state(encoder, inventory) for encoder in built]
+                self._check_files(states)
+                states = [self._trusted(state, inventory) for state in states]
+                with closing(pool), self._alone(states, inventory):
+                    missing = [self._missing(state.cache, inventory) for state in states]
+                    bad = self._compute(states, missing, inventory, pool)
         problems = problems_of(self.dataset, inventory.keys, inventory.unreadable, bad)
         self._stop_at(problems)
         return [
-            self._write(track, item.name, split, inventory, problems, set(lacking))
-            for item, track, lacking in zip(self.given, tracks, missing, strict=True)
+            self._write(state, item.name, split, inventory, problems, set(lacking))
+            for item, state, lacking in zip(self.given, states, missing, strict=True)
             for split in SPLITS
             if self.dataset.splits.get(split)
         ]
@@ -223,7 +223,7 @@ class _Run:
                 "what has been computed is kept"
             )
 
-    def _track(self, encoder: BasePatchEncoder, inventory: HashInventory) -> Track:
+    def _state(self, encoder: BasePatchEncoder, inventory: HashInventory) -> EncoderState:
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
         kind = torch.device(self.device).type
         numerics = f"exact on {kind}" if self.settings.is_exact(precision) else "fast"
@@ -232,66 +232,66 @@ class _Run:
         images = feature_set_fingerprint("", sorted(inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
-        return Track(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
+        return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
     @contextmanager
-    def _alone(self, tracks: Sequence[Track], inventory: HashInventory) -> Iterator[None]:
+    def _alone(self, states: Sequence[EncoderState], inventory: HashInventory) -> Iterator[None]:
         """Wait for other runs that compute with the same encoders: what they make need not be made twice.
 
         Two that computed the same images at once would also differ in the last bits, as batches do.
         """
-        lacking = [track for track in tracks if self._missing(track.cache, inventory)]
+        lacking = [state for state in states if self._missing(state.cache, inventory)]
         with ExitStack() as stack:
             # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
-            by_cache = {track.cache.fingerprint: track for track in lacking}
-            for _, track in sorted(by_cache.items()):
-                told = f"{track.encoder.name}: another run is computing features with it; waiting for it"
-                lock = track.cache.folder / ".computing.lock"
+            by_cache = {state.cache.fingerprint: state for state in lacking}
+            for _, state in sorted(by_cache.items()):
+                told = f"{state.encoder.name}: another run is computing features with it; waiting for it"
+                lock = state.cache.folder / ".computing.lock"
                 stack.enter_context(exclusive(lock, on_wait=partial(self.progress.say, told)))
-            for track in lacking:
-                track.cache.refresh()
-                track.record.update(track.cache.decision(PRECISION) | track.cache.decision(track.job))
+            for state in lacking:
+                state.cache.refresh()
+                state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
             yield
 
-    def _check_files(self, tracks: Sequence[Track]) -> None:
+    def _check_files(self, states: Sequence[EncoderState]) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""
-        owners: dict[Path, Track] = {}
-        for track in tracks:
+        owners: dict[Path, EncoderState] = {}
+        for state in states:
             for split in (split for split in SPLITS if self.dataset.splits.get(split)):
-                path = self._path(track.encoder, split)
-                other = owners.setdefault(path, track)
-                if other.cache.fingerprint != track.cache.fingerprint:
+                path = self._path(state.encoder, split)
+                other = owners.setdefault(path, state)
+                if other.cache.fingerprint != state.cache.fingerprint:
                     raise HistobenchError(
-                        f"two different encoders are called {model_name(track.encoder)}: both would be "
+                        f"two different encoders are called {model_name(state.encoder)}: both would be "
                         f"written to {path.name}; give each its own name"
                     )
-                check_origin(path, track.encoder)
+                check_origin(path, state.encoder)
 
-    def _trusted(self, track: Track, inventory: HashInventory) -> Track:
-        """The track with its cached rows, if some of them computed again come out the same; else without."""
-        keys = [key for key in self._keys(inventory) if key in track.cache.rows]
+    def _trusted(self, state: EncoderState, inventory: HashInventory) -> EncoderState:
+        """The state with its cached rows, if some of them computed again come out the same; else without."""
+        keys = [key for key in self._keys(inventory) if key in state.cache.rows]
         asked = self.settings.recheck
-        count = asked if isinstance(asked, int) else images_to_recheck(len(keys), track.encoder)
+        count = asked if isinstance(asked, int) else images_to_recheck(len(keys), state.encoder)
         seed = secrets.randbits(32)  # other images in every run: what one run misses the next may find
         chosen = sample(keys, count, seed)
         if not chosen:
-            return track
+            return state
         if len(chosen) > FEW:
-            self.progress.say(f"{track.encoder.name}: comparing {len(chosen)} cached images with the encoder")
-        difference = compare_again(track, chosen, inventory.refs, self.device, seed)
+            self.progress.say(f"{state.encoder.name}: comparing {len(chosen)} cached images with the encoder")
+        difference = compare_again(state, chosen, inventory.refs, self.device, seed)
         if difference is None:
             with suppress(HistobenchError):  # somebody else's cache, or one that is mounted read-only
-                track.cache.decide("recheck", {"seed": seed, "images": len(chosen), "of": len(keys)})
-            return track
-        text = difference.told(track)
+                state.cache.decide("recheck", {"seed": seed, "images": len(chosen), "of": len(keys)})
+            return state
+        text = difference.told(state)
         if isinstance(self.progress, Silent):
             log.warning(text)
         else:
             self.progress.say(text)
         if difference.by_chance:
-            return track
-        track.cache.discard(difference.digest)
-        return self._track(track.encoder, inventory)
+            return state
+        state.cache.discard(difference.digest)
+        return self._state(state.encoder, inventory)
 
     def _keys(self, inventory: HashInventory) -> list[bytes]:
         """The readable images of the dataset, each once."""
@@ -303,18 +303,22 @@ class _Run:
         return [key for key in self._keys(inventory) if key not in cache]
 
     def _compute(
-        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: HashInventory, pool: Pool
+        self,
+        states: Sequence[EncoderState],
+        missing: Sequence[list[bytes]],
+        inventory: HashInventory,
+        pool: Pool,
     ) -> dict[bytes, str]:
         """Fill the caches; gives back every image that is known to be bad."""
-        bad = {key: why for track in tracks for key, why in track.cache.bad.items() if key in inventory.refs}
+        bad = {key: why for state in states for key, why in state.cache.bad.items() if key in inventory.refs}
         lacking = [position for position, keys in enumerate(missing) if keys]
         if not lacking:
             self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
             return bad
-        active = [tracks[position] for position in lacking]
+        active = [states[position] for position in lacking]
         lists = [missing[position] for position in lacking]
-        units = self._cut(lists)
-        total = sum(len(unit.keys) for unit in units)
+        shards = self._cut(lists)
+        total = sum(len(shard.keys) for shard in shards)
         known = len(inventory.refs) - len(set().union(*lists))
         if known:
             self.progress.say(
@@ -325,20 +329,20 @@ class _Run:
                 f"loading images with {pool.workers} of {self.settings.num_workers} workers: this machine's "
                 "cores allow no more"
             )
-        stage = self._stage(active, lists, inventory)
-        names = ", ".join(track.encoder.name for track in active)
-        shares = share_units(units, len(self.settings.devices))
+        runner = self._runner(active, lists, inventory)
+        names = ", ".join(state.encoder.name for state in active)
+        shares = share_shards(shards, len(self.settings.devices))
         known_bad = bool(bad or inventory.unreadable)
         others: list[DeviceProcess] = []
         copies = LocalCopies(self.settings.stage) if self.settings.stage else None
         self.progress.begin(f"{self.dataset.name} x {names}", total)
         try:
-            refs = inventory.refs if copies is None else self._copied(copies, units, inventory)
+            refs = inventory.refs if copies is None else self._copied(copies, shards, inventory)
             recipes = [self.given[position] for position in lacking] if len(shares) > 1 else []
             for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
                 if share:
                     others.append(self._elsewhere(device, share, recipes, active, refs, pool, known_bad))
-            bad |= stage.run(
+            bad |= runner.run(
                 shares[0],
                 refs,
                 pool,
@@ -351,59 +355,59 @@ class _Run:
         except KeyboardInterrupt as error:
             raise InterruptedWorkError(self._kept(active, inventory)) from error
         finally:
-            stage.close()
+            runner.close()
             for process in others:
                 process.stop()
             if copies is not None:
                 copies.remove()
             self.progress.end()
-        for track in active:
-            track.cache.refresh()
-        for track, forward in zip(active, stage.forwards, strict=True):
-            self.seconds[track.cache.fingerprint] = forward.seconds
+        for state in active:
+            state.cache.refresh()
+        for state, forward in zip(active, runner.forwards, strict=True):
+            self.seconds[state.cache.fingerprint] = forward.seconds
         return bad
 
-    def _kept(self, tracks: Sequence[Track], inventory: HashInventory) -> str:
+    def _kept(self, states: Sequence[EncoderState], inventory: HashInventory) -> str:
         """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
             return "without the cache, nothing is kept"
         told = []
-        for track in tracks:
-            track.cache.refresh()
+        for state in states:
+            state.cache.refresh()
             keys = self._keys(inventory)
-            kept = len(keys) - len(self._missing(track.cache, inventory))
+            kept = len(keys) - len(self._missing(state.cache, inventory))
             told.append(
-                f"{kept} of {len(keys)} images of {self.dataset.name} x {track.encoder.name} are kept"
+                f"{kept} of {len(keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
         return "; ".join(told)
 
     def _copied(
-        self, copies: LocalCopies, units: Sequence[InferenceUnit], inventory: HashInventory
+        self, copies: LocalCopies, shards: Sequence[Shard], inventory: HashInventory
     ) -> dict[bytes, ImageRef]:
         """Where the images are read from: copies of some shards each, as far as there is room for them."""
         self.progress.say(f"copying images to {copies.folder}")
         refs: dict[bytes, ImageRef] = {}
-        for start in range(0, len(units), SHARDS_PER_COPY):
-            some = (key for unit in units[start : start + SHARDS_PER_COPY] for key in unit.keys)
+        for start in range(0, len(shards), SHARDS_PER_COPY):
+            some = (key for shard in shards[start : start + SHARDS_PER_COPY] for key in shard.keys)
             refs |= copies.refs([key for key in some if key not in refs], inventory.refs)
         if copies.reason:
             self.progress.say(f"images are read where they are: {copies.reason}")
         return refs
 
-    def _cut(self, missing: Sequence[list[bytes]]) -> list[InferenceUnit]:
+    def _cut(self, missing: Sequence[list[bytes]]) -> list[Shard]:
         """The missing images of every encoder as shards."""
         asked = self.settings.batch_size
         on_cpu = torch.device(self.device).type == "cpu"
         batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
-        return plan_units(missing, shard_size(batch, on_cpu=on_cpu))
+        return plan_shards(missing, shard_size(batch, on_cpu=on_cpu))
 
-    def _stage(
-        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: HashInventory
-    ) -> Stage:
+    def _runner(
+        self, states: Sequence[EncoderState], missing: Sequence[list[bytes]], inventory: HashInventory
+    ) -> DeviceRunner:
         """The encoders on the device, with everything decided."""
         keys = missing[0][:: max(1, len(missing[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
         images = [inventory.refs[key] for key in keys]
-        return Stage(tracks, self.settings, self.device, [len(keys) for keys in missing], images)
+        return DeviceRunner(states, self.settings, self.device, [len(keys) for keys in missing], images)
 
     def plan(self) -> ExtractionPlan:
         """Everything but the computation: what is missing, cut into shards, and every decision about it.
@@ -421,26 +425,26 @@ class _Run:
                 try:
                     encoder = item.build()
                     see_first_batch(encoder, list(inventory.refs.values()), self.device)
-                    track = self._track(encoder, inventory)
-                    self._check_files([track])
-                    track = self._trusted(track, inventory)
-                    lacking = self._missing(track.cache, inventory)
+                    state = self._state(encoder, inventory)
+                    self._check_files([state])
+                    state = self._trusted(state, inventory)
+                    lacking = self._missing(state.cache, inventory)
                     if lacking:
-                        self._stage([track], [lacking], inventory)
+                        self._runner([state], [lacking], inventory)
                 except HistobenchError as error:
                     failures[item.name] = str(error)
                     continue
                 planned.append(
-                    PlannedEncoder.of(item, track, known=len(self._keys(inventory)) - len(lacking))
+                    PlannedEncoder.of(item, state, known=len(self._keys(inventory)) - len(lacking))
                 )
                 missing.append(lacking)
         _check_own_files(planned)
-        units = self._cut(missing)
-        listed = {key for unit in units for key in unit.keys}
+        shards = self._cut(missing)
+        listed = {key for shard in shards for key in shard.keys}
         return ExtractionPlan(
             tuple(planned),
             failures,
-            tuple(units),
+            tuple(shards),
             {key: inventory.refs[key] for key in listed},
             inventory.keys,
             inventory.unreadable,
@@ -451,21 +455,21 @@ class _Run:
     def _elsewhere(
         self,
         device: str | None,
-        units: Sequence[InferenceUnit],
+        shards: Sequence[Shard],
         recipes: Sequence[BasePatchEncoder | EncoderRecipe],
-        tracks: Sequence[Track],
+        states: Sequence[EncoderState],
         refs: Mapping[bytes, ImageRef],
         pool: Pool,
         known_bad: bool,
     ) -> DeviceProcess:
-        """Have units computed on another device, with the decisions that were made on the first."""
+        """Have shards computed on another device, with the decisions that were made on the first."""
         share = Share(
             recipes=tuple(recipe for recipe in recipes if isinstance(recipe, EncoderRecipe)),
-            descriptions=tuple(track.cache.description for track in tracks),
+            descriptions=tuple(state.cache.description for state in states),
             # The fast path is compared with the plain one on the first device only.
-            records=tuple({**track.record, "exactness": {}} for track in tracks),
-            units=tuple(units),
-            refs={key: refs[key] for unit in units for key in unit.keys},
+            records=tuple({**state.record, "exactness": {}} for state in states),
+            shards=tuple(shards),
+            refs={key: refs[key] for shard in shards for key in shard.keys},
             root=self.root,
             settings=replace(self.settings, device=device),
             workers=pool.workers,
@@ -476,7 +480,7 @@ class _Run:
 
     def _write(
         self,
-        track: Track,
+        state: EncoderState,
         asked: str,
         split: str,
         inventory: HashInventory,
@@ -484,18 +488,18 @@ class _Run:
         lacking: set[bytes],
     ) -> Extraction:
         # Rows that were made anew under the same description are another set for all that comes after.
-        generation = track.cache.content if self.settings.no_cache else track.cache.generation
+        generation = state.cache.content if self.settings.no_cache else state.cache.generation
         written = write_features(
-            EncoderFacts.of(track.encoder, asked),
-            track.cache,
+            EncoderFacts.of(state.encoder, asked),
+            state.cache,
             self.dataset,
             split,
             inventory.keys,
             problems,
             save_dir=self.save_dir,
             generation=generation,
-            precision=track.arithmetic,
-            exactness=track.record.get("exactness"),
+            precision=state.arithmetic,
+            exactness=state.record.get("exactness"),
         )
         return replace(
             written,
@@ -503,7 +507,7 @@ class _Run:
                 lacking.intersection(inventory.keys[image.path] for image in self._used(split, problems))
             ),
             wall_seconds=time.perf_counter() - self.began,
-            forward_seconds=self.seconds.get(track.cache.fingerprint, 0.0),
+            forward_seconds=self.seconds.get(state.cache.fingerprint, 0.0),
         )
 
     def _used(self, split: str, problems: dict[RoiImage, str]) -> list[RoiImage]:

@@ -20,7 +20,7 @@ from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_encoder import note_first_batch
-from histobench.roi.features.inference.device_runner import Track
+from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.features.inference.forward import Forward
 from histobench.roi.features.inference.tuning import cpu_batch
 from histobench.roi.features.loading.job import apply_transform, transformed
@@ -59,9 +59,9 @@ class Difference:
         """A hash of the features as they are now."""
         return hashlib.sha256(self.rows.tobytes()).hexdigest()
 
-    def told(self, track: Track) -> str:
+    def told(self, state: EncoderState) -> str:
         """One line for the user: what differs, and what follows."""
-        name = track.encoder.name or type(track.encoder).__name__
+        name = state.encoder.name or type(state.encoder).__name__
         if self.by_chance:
             return (
                 f"{name} gives other features each time it sees {self.image} (by {self.apart:.2g} of their "
@@ -69,7 +69,7 @@ class Difference:
             )
         return (
             f"{name}: the cached features are not what it gives now ({self.image} differs by "
-            f"{self.apart:.2g} of its length; seed {self.seed}): the cached set of {len(track.cache.rows)} "
+            f"{self.apart:.2g} of its length; seed {self.seed}): the cached set of {len(state.cache.rows)} "
             "images is discarded and computed again"
         )
 
@@ -128,34 +128,34 @@ def see_first_batch(encoder: BasePatchEncoder, refs: Sequence[ImageRef], device:
 
 
 def compare_again(
-    track: Track, keys: Sequence[bytes], refs: Mapping[bytes, ImageRef], device: str, seed: int
+    state: EncoderState, keys: Sequence[bytes], refs: Mapping[bytes, ImageRef], device: str, seed: int
 ) -> Difference | None:
     """Compute the cached images `keys` again; what is different, None if nothing is."""
-    fresh, seen = _compute(track, keys, refs, device)
+    fresh, seen = _compute(state, keys, refs, device)
     if not seen:
         return None
     cached = np.empty_like(fresh)
-    track.cache.gather(seen, cached)
-    apart = _apart(cached, fresh, track.arithmetic)
+    state.cache.gather(seen, cached)
+    apart = _apart(cached, fresh, state.arithmetic)
     worst = int(apart.argmax())
     if apart[worst] <= 1:
         return None
     some = [worst, *(row for row in range(min(len(seen), OF_THE_ZOO)) if row != worst)]
-    again, twice = _compute(track, [seen[row] for row in some], refs, device)
-    by_chance = len(twice) == len(some) and bool((_apart(again, fresh[some], track.arithmetic) > 1).any())
+    again, twice = _compute(state, [seen[row] for row in some], refs, device)
+    by_chance = len(twice) == len(some) and bool((_apart(again, fresh[some], state.arithmetic) > 1).any())
     length = max(float(np.linalg.norm(cached[worst])), 1e-12)
     distance = float(np.linalg.norm(cached[worst] - fresh[worst])) / length
     return Difference(refs[seen[worst]].name, distance, by_chance, fresh, seed)
 
 
 def _compute(
-    track: Track, keys: Sequence[bytes], refs: Mapping[bytes, ImageRef], device: str
+    state: EncoderState, keys: Sequence[bytes], refs: Mapping[bytes, ImageRef], device: str
 ) -> tuple[Rows, list[bytes]]:
     """Features of the images that can be read, and which these are."""
-    transform = track.encoder.eval_transforms
-    size = min(len(keys), int(track.record.get("batch") or cpu_batch()))
-    forward = Forward(track.encoder, device=device, precision=track.arithmetic, batch=size)
-    rows: list[Rows] = [np.empty((0, track.encoder.embed_dim), np.float32)]
+    transform = state.encoder.eval_transforms
+    size = min(len(keys), int(state.record.get("batch") or cpu_batch()))
+    forward = Forward(state.encoder, device=device, precision=state.arithmetic, batch=size)
+    rows: list[Rows] = [np.empty((0, state.encoder.embed_dim), np.float32)]
     good: list[bytes] = []
     for start in range(0, len(keys), size):
         pixels = {key: transformed(refs[key], transform) for key in keys[start : start + size]}

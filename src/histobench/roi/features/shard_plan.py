@@ -16,8 +16,8 @@ from histobench.roi.features.assemble import assemble, file_name, model_name, si
 from histobench.roi.features.cache.listing import record_set
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.fingerprint import feature_set_fingerprint, versions
-from histobench.roi.features.inference.device_runner import Track
-from histobench.roi.features.inference.shards import InferenceUnit
+from histobench.roi.features.inference.device_runner import EncoderState
+from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.settings import EncoderRecipe
 
 
@@ -153,20 +153,20 @@ class PlannedEncoder:
     known: int
 
     @classmethod
-    def of(cls, recipe: EncoderRecipe, track: Track, *, known: int) -> PlannedEncoder:
-        """The plain values of a track whose decisions are made."""
-        transform = track.encoder.eval_transforms
+    def of(cls, recipe: EncoderRecipe, state: EncoderState, *, known: int) -> PlannedEncoder:
+        """The plain values of a state whose decisions are made."""
+        transform = state.encoder.eval_transforms
         pixels = recipe.name
         if isinstance(transform, TransformSpec):
             pixels = f"{transform.resize} {transform.crop} {transform.interpolation} {transform.squash}"
         return cls(
             recipe,
-            EncoderFacts.of(track.encoder, recipe.name),
-            track.cache.description,
-            dict(track.record),
-            track.job,
+            EncoderFacts.of(state.encoder, recipe.name),
+            state.cache.description,
+            dict(state.record),
+            state.job,
             pixels,
-            sum(parameter.numel() for parameter in track.encoder.parameters()),
+            sum(parameter.numel() for parameter in state.encoder.parameters()),
             known,
         )
 
@@ -188,7 +188,7 @@ class ExtractionPlan:
     encoders: tuple[PlannedEncoder, ...]
     #: Encoder -> why it cannot be used.
     failures: Mapping[str, str]
-    units: tuple[InferenceUnit, ...]
+    shards: tuple[Shard, ...]
     refs: Mapping[bytes, ImageRef]
     keys: Mapping[Path, bytes]
     unreadable: Mapping[Path, str]

@@ -29,7 +29,7 @@ BYTES_PER_VALUE = 4
 
 
 @dataclass(frozen=True)
-class ExtractionJob:
+class ExtractionEstimate:
     """One encoder over one dataset."""
 
     dataset: DatasetEntry
@@ -62,7 +62,9 @@ def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     return folder / f"seed-{plan.seed}" if entry.split and plan.seed else folder
 
 
-def extraction_jobs(plan: Plan, datasets: dict[str, RoiDataset], device: str) -> list[ExtractionJob]:
+def extraction_estimates(
+    plan: Plan, datasets: dict[str, RoiDataset], device: str
+) -> list[ExtractionEstimate]:
     """Every extraction of the plan, in order, with what it would cost on a typical device of this kind."""
     specs = {encoder: _spec_of(encoder, plan.size) for encoder in filter(is_computed, plan.encoders)}
     return [
@@ -90,18 +92,18 @@ def _job(
     specs: tuple[EncoderSpec, EncoderSpec] | None,
     images: int,
     device: str,
-) -> ExtractionJob:
+) -> ExtractionEstimate:
     if specs is None:  # nothing is known before it is built
-        return ExtractionJob(entry, encoder, images, None, None)
+        return ExtractionEstimate(entry, encoder, images, None, None)
     spec, sized = specs
     megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
     if spec.cost is None or not spec.cost.gflops:
-        return ExtractionJob(entry, encoder, images, None, megabytes)
+        return ExtractionEstimate(entry, encoder, images, None, megabytes)
     # The cost is known at the encoder's own size and grows at least with the number of pixels.
     gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
     speed = TYPICAL_FLOPS.get(device.split(":")[0], TYPICAL_FLOPS["cpu"])
     seconds = images * gigaflops * 1e9 / speed
-    return ExtractionJob(entry, encoder, images, seconds, megabytes)
+    return ExtractionEstimate(entry, encoder, images, seconds, megabytes)
 
 
 def tasks_for(plan: Plan, dataset: RoiDataset) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ def units_of(
         plan = with_full_paths(plan)
     costs = {
         (job.dataset.name, job.encoder): job.seconds
-        for job in extraction_jobs(plan, dict(datasets), plan.settings.device or "cuda")
+        for job in extraction_estimates(plan, dict(datasets), plan.settings.device or "cuda")
     }
     units: list[Unit] = []
     for entry in plan.datasets:

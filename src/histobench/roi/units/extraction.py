@@ -21,8 +21,8 @@ from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import extract, plan_extraction
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import PRECISION
-from histobench.roi.features.inference.planned_runner import ShareStage
-from histobench.roi.features.inference.shards import InferenceUnit as Shard
+from histobench.roi.features.inference.planned_runner import PlannedRunner
+from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.settings import EncoderRecipe
@@ -60,7 +60,7 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
         return
     plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]), hashed)
     images = folder.part("images") / f"{unit.id}.jsonl"
-    begins = write_images(images, (shard.keys for shard in plan.units), plan.refs)
+    begins = write_images(images, (shard.keys for shard in plan.shards), plan.refs)
     keys = folder.part("images") / f"{unit.id}.keys"
     digest = write_keys(keys, dataset, plan.keys)
     listed = folder.part(FOUND) / f"{unit.id}.jsonl"
@@ -87,16 +87,16 @@ def shard_units(unit: Unit, plan: ExtractionPlan, begins: Sequence[int]) -> list
     started: set[int] = set()
     for team in _teams(plan.encoders):
         row = 0
-        while row < len(plan.units):
-            positions = [position for position in plan.units[row].encoders if position in team]
+        while row < len(plan.shards):
+            positions = [position for position in plan.shards[row].encoders if position in team]
             end = row + 1
             while (
-                end < min(len(plan.units), row + size)
-                and plan.units[end].encoders == plan.units[row].encoders
+                end < min(len(plan.shards), row + size)
+                and plan.shards[end].encoders == plan.shards[row].encoders
             ):
                 end += 1
             if positions:
-                shards = plan.units[row:end]
+                shards = plan.shards[row:end]
                 spec = {
                     "prepare": unit.id,
                     "encoders": positions,
@@ -126,9 +126,9 @@ def _teams(encoders: Sequence[PlannedEncoder]) -> list[set[int]]:
     return [members for _, _, members in teams]
 
 
-def open_stage(
+def open_runner(
     prepared: Mapping[str, Any], unit: Unit, asked: Mapping[str, Any]
-) -> tuple[ShareStage, dict[int, str]]:
+) -> tuple[PlannedRunner, dict[int, str]]:
     """The encoders of a unit, ready on this machine's device; and why some of them cannot be made here.
 
     These keep no other one; where none can be made, that is raised. `asked` is the spec that was prepared.
@@ -136,28 +136,28 @@ def open_stage(
     check_machine(prepared)
     places = list(unit.spec["encoders"])
     try:
-        return _stage(prepared, places, asked), {}
+        return _runner(prepared, places, asked), {}
     except HistobenchError:
         failed: dict[int, str] = {}
         for place in places if len(places) > 1 else ():
             try:
-                _stage(prepared, [place], asked).close()
+                _runner(prepared, [place], asked).close()
             except HistobenchError as error:
                 failed[place] = str(error)
         well = [place for place in places if place not in failed]
         if not failed or not well:
             raise
-        return _stage(prepared, well, asked), failed
+        return _runner(prepared, well, asked), failed
 
 
-def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[str, Any]) -> ShareStage:
+def _runner(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[str, Any]) -> PlannedRunner:
     """Encoders by their places in the plan, with its decisions."""
     encoders = [_planned(prepared, place) for place in places]
     for encoder in encoders:  # its file is run: no output may name another one than the plan
         if asdict(encoder.recipe) not in asked["recipes"]:
             raise HistobenchError(f"{encoder.recipe.name} is not in the plan of this run; start a new run")
     settings = Settings(**{**asked["settings"], "on_bad_image": "skip"})
-    return ShareStage(
+    return PlannedRunner(
         [encoder.recipe for encoder in encoders],
         [encoder.description for encoder in encoders],
         [{"exactness": {}, **encoder.record} for encoder in encoders],
@@ -178,7 +178,7 @@ def _planned(prepared: Mapping[str, Any], place: int) -> PlannedEncoder:
 def compute_shards(
     folder: RunFolder,
     prepared: Mapping[str, Any],
-    stage: ShareStage,
+    runner: PlannedRunner,
     unit: Unit,
     progress: Progress,
     copies: LocalCopies | None,
@@ -190,47 +190,49 @@ def compute_shards(
     spec = unit.spec
     images = read_images(folder.part("images") / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
     keys, refs = [key for key, _ in images], dict(images)
-    for track in stage.tracks:
-        track.cache.refresh()
-    before = stage.seconds
+    for state in runner.states:
+        state.cache.refresh()
+    before = runner.seconds
     shards, start = [], 0
     for size in spec["sizes"]:
         part = tuple(keys[start : start + size])
         lacking = [
-            number for number, track in enumerate(stage.tracks) if not all(key in track.cache for key in part)
+            number
+            for number, state in enumerate(runner.states)
+            if not all(key in state.cache for key in part)
         ]
         if lacking:
             shards.append(Shard(part, tuple(lacking)))
         start += size
     for number, place in enumerate(spec["encoders"]):
-        track, planned = stage.tracks[number], _planned(prepared, place)
+        state, planned = runner.states[number], _planned(prepared, place)
         if place in spec["first"] and "exactness" not in planned.record:
-            track.record.pop("exactness", None)
-            track.job = planned.job  # what is measured is kept where every reader looks
+            state.record.pop("exactness", None)
+            state.job = planned.job  # what is measured is kept where every reader looks
     if shards and copies is not None:
         refs = copies.refs(keys, refs)  # of the whole unit: other encoders have units of the same images
-    bad = stage.run(shards, refs, known_bad=False, progress=progress) if shards else {}
-    for track in stage.tracks:
-        track.record.setdefault("exactness", {})
-        track.job = ""
-    lost = [key for key in keys if any(key not in track.cache for track in stage.tracks)]
+    bad = runner.run(shards, refs, known_bad=False, progress=progress) if shards else {}
+    for state in runner.states:
+        state.record.setdefault("exactness", {})
+        state.job = ""
+    lost = [key for key in keys if any(key not in state.cache for state in runner.states)]
     if lost:
         reason = bad.get(lost[0], "its row is not in the cache")
         raise HistobenchError(
             f"{len(lost)} images could not be used, the first is {refs[lost[0]].name}: {reason}"
         )
     return {
-        "files": sorted({path for track in stage.tracks for path in track.cache.files_of(keys)}),
+        "files": sorted({path for state in runner.states for path in state.cache.files_of(keys)}),
         "computed": {
             str(place): sum(len(shard.keys) for shard in shards if number in shard.encoders)
             for number, place in enumerate(spec["encoders"])
         },
         "seconds": {
-            str(place): stage.seconds[number] - before[number]
+            str(place): runner.seconds[number] - before[number]
             for number, place in enumerate(spec["encoders"])
         },
         "host": socket.gethostname(),
-        "device": device_name(stage.device),
+        "device": device_name(runner.device),
         "not_staged": copies.reason if copies is not None else "",
     }
 

@@ -53,7 +53,7 @@ RUNNING, STALE, WAITING = "running", "stale", "waiting"
 
 
 @dataclass(frozen=True)
-class JobStatus:
+class EncoderStatus:
     """One dataset x encoder: units by state, and why the failed ones failed."""
 
     dataset: str
@@ -68,7 +68,7 @@ class Status:
 
     folder: Path
     engine: str
-    cells: tuple[JobStatus, ...]
+    cells: tuple[EncoderStatus, ...]
     states: Counter[str]
     #: host -> units that are being done there
     hosts: Counter[str]
@@ -116,7 +116,7 @@ def status_of(results: Path) -> Status:
         folder.path,
         str(folder.plan.get("engine", "")),
         tuple(
-            JobStatus(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
+            EncoderStatus(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
             for (dataset, encoder), (found, reasons) in cells.items()
         ),
         states,

@@ -14,7 +14,7 @@ from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit, kind_of
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
-    from histobench.roi.features.inference.planned_runner import ShareStage
+    from histobench.roi.features.inference.planned_runner import PlannedRunner
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
@@ -35,8 +35,8 @@ class UnitWorker:
         self.folder = folder
         self._progress = progress
         self._say = say
-        self._stage: ShareStage | None = None
-        self._staged: tuple[str, ...] = ()
+        self._runner: PlannedRunner | None = None
+        self._batch: tuple[str, ...] = ()
         #: Encoders of that batch, by their place in the plan, that cannot be made on this machine -> why.
         self._not_made: dict[int, str] = {}
         #: The unit that has prepared a dataset -> copies of its images on this machine.
@@ -70,9 +70,9 @@ class UnitWorker:
 
     def close(self) -> None:
         """Let go of the device, and of copies of images that nobody needs any more."""
-        if self._stage is not None:
-            self._stage.close()
-            self._stage, self._staged = None, ()
+        if self._runner is not None:
+            self._runner.close()
+            self._runner, self._batch = None, ()
         for prepare in self._computed() if self._copies else []:
             self._copies.pop(prepare).remove()
 
@@ -137,18 +137,18 @@ class UnitWorker:
 
     def _compute(self, unit: Unit) -> None:
         """Rows for the cache, those of encoders that can be made here; if others cannot, the unit failed."""
-        from histobench.roi.units.extraction import compute_shards, open_stage
+        from histobench.roi.units.extraction import compute_shards, open_runner
 
         planning = self.folder.unit(unit.spec["prepare"])
         prepared = self._output(planning.id)
-        if self._stage is None or self._staged != self.folder.batch_of(unit):
+        if self._runner is None or self._batch != self.folder.batch_of(unit):
             self.close()
-            self._stage, self._not_made = open_stage(prepared, unit, planning.spec)
-            self._staged = self.folder.batch_of(unit)
+            self._runner, self._not_made = open_runner(prepared, unit, planning.spec)
+            self._batch = self.folder.batch_of(unit)
         made = [place for place in unit.spec["encoders"] if place not in self._not_made]
         here = replace(unit, spec={**unit.spec, "encoders": made})
         copies = self._copies_of(planning)
-        note = compute_shards(self.folder, prepared, self._stage, here, self._progress, copies)
+        note = compute_shards(self.folder, prepared, self._runner, here, self._progress, copies)
         for reason in self._not_made.values():
             raise HistobenchError(reason)
         self.folder.finish(unit, **note)

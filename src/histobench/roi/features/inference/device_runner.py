@@ -19,7 +19,7 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.inference.forward import Forward, pin
-from histobench.roi.features.inference.shards import InferenceUnit, Lane, compute
+from histobench.roi.features.inference.shards import Lane, Shard, compute
 from histobench.roi.features.inference.tuning import (
     PROMISED,
     Exactness,
@@ -41,7 +41,7 @@ TRIAL_BATCH = 8
 
 
 @dataclass
-class Track:
+class EncoderState:
     """One encoder of a run, with what has been computed by it and what was decided about it."""
 
     encoder: BasePatchEncoder
@@ -64,27 +64,27 @@ class Track:
             self.cache.decide(self.job, self.record)
 
 
-class Stage:
+class DeviceRunner:
     """Several encoders on one device; `sample` is some of the images, to try a low precision on."""
 
     def __init__(
         self,
-        tracks: Sequence[Track],
+        states: Sequence[EncoderState],
         settings: Settings,
         device: str,
         images: Sequence[int],
         sample: Sequence[ImageRef] = (),
     ) -> None:
-        self.tracks = tracks
+        self.states = states
         self.device = device
         self._sample = sample
         self._loading: tuple[Pool, Loader] | None = None
         self._locked = ExitStack()
-        self.transforms, self._pixels = distinct([track.encoder.eval_transforms for track in tracks])
+        self.transforms, self._pixels = distinct([state.encoder.eval_transforms for state in states])
         self.shapes = [shape_of(transform) for transform in self.transforms]
         self.forwards = [
-            self._ready(track, pixels, settings, count)
-            for track, pixels, count in zip(tracks, self._pixels, images, strict=True)
+            self._ready(state, pixels, settings, count)
+            for state, pixels, count in zip(states, self._pixels, images, strict=True)
         ]
 
     @property
@@ -94,7 +94,7 @@ class Stage:
 
     def run(
         self,
-        units: Sequence[InferenceUnit],
+        shards: Sequence[Shard],
         refs: Mapping[bytes, ImageRef],
         pool: Pool,
         *,
@@ -102,16 +102,16 @@ class Stage:
         known_bad: bool = False,
         progress: Progress,
     ) -> dict[bytes, str]:
-        """Compute the units; gives back the bad images and why they are bad."""
+        """Compute the shards; gives back the bad images and why they are bad."""
         loader = self._loader(pool)
         lanes = []
-        for track, forward, pixels in zip(self.tracks, self.forwards, self._pixels, strict=True):
-            exactness = Exactness(track.record.get("exactness"))
-            exactness.on_measured = lambda record, track=track: track.note(exactness=record)
-            lanes.append(Lane(forward, track.cache, pixels, exactness))
+        for state, forward, pixels in zip(self.states, self.forwards, self._pixels, strict=True):
+            exactness = Exactness(state.record.get("exactness"))
+            exactness.on_measured = lambda record, state=state: state.note(exactness=record)
+            lanes.append(Lane(forward, state.cache, pixels, exactness))
         try:
             bad = compute(
-                units,
+                shards,
                 lanes,
                 loader,
                 refs,
@@ -122,9 +122,9 @@ class Stage:
         except BaseException:
             self.close()  # batches that were under way are not given back
             raise
-        for track, forward in zip(self.tracks, self.forwards, strict=True):
-            if track.record.get("batch") != forward.batch:
-                track.note(batch=forward.batch)
+        for state, forward in zip(self.states, self.forwards, strict=True):
+            if state.record.get("batch") != forward.batch:
+                state.note(batch=forward.batch)
         return bad
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Stage:
         self._locked.close()
 
     def _loader(self, pool: Pool) -> Loader:
-        """The batches of a pool, kept from one run to the next: locking memory takes as long as a unit."""
+        """The batches of a pool, kept from one run to the next: locking memory takes as long as a shard."""
         known = self._loading
         if known is None or known[0] is not pool or known[1].layout.batch != self.batch:
             self.close()
@@ -144,41 +144,41 @@ class Stage:
     def _lock(self, ring: Sequence[Sequence[NDArray[Any]]]) -> None:
         self._locked.enter_context(pin(ring, self.device))
 
-    def _ready(self, track: Track, pixels: int, settings: Settings, images: int) -> Forward:
+    def _ready(self, state: EncoderState, pixels: int, settings: Settings, images: int) -> Forward:
         shape = self.shapes[pixels]
         dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
-        asked, asked_for = settings.batch_size, track.precision
-        batch = track.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
-        if track.precision != "fp32" and "precision" not in track.record:
-            found = {"precision": self._permitted(track, self.transforms[pixels])}
+        asked, asked_for = settings.batch_size, state.precision
+        batch = state.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
+        if state.precision != "fp32" and "precision" not in state.record:
+            found = {"precision": self._permitted(state, self.transforms[pixels])}
             # Another machine may have found otherwise at the same time: one cache has one precision.
-            track.record["precision"] = track.cache.decide_once(PRECISION, found).get("precision", asked_for)
-        forward = Forward(track.encoder, device=self.device, precision=track.arithmetic, batch=int(batch))
-        if not settings.is_exact(track.precision):
+            state.record["precision"] = state.cache.decide_once(PRECISION, found).get("precision", asked_for)
+        forward = Forward(state.encoder, device=self.device, precision=state.arithmetic, batch=int(batch))
+        if not settings.is_exact(state.precision):
             forward.fold()
-        if "batch" not in track.record:
+        if "batch" not in state.record:
             if asked == "auto":
                 forward.batch = largest_batch(forward, shape, dtype)
             if torch.device(self.device).type == "cpu":
                 forward.batch = min(forward.batch, cpu_batch())
             # A batch larger than the job would be mostly padding.
             forward.batch = min(forward.batch, 1 << max(images - 1, 0).bit_length())
-        if "compile" not in track.record:
+        if "compile" not in state.record:
             compiled = settings.compile == "on" or (
                 settings.compile == "auto" and worth_compiling(forward, shape, dtype, images)
             )
-            track.note(batch=forward.batch, compile=compiled)
-        if track.record["compile"]:
+            state.note(batch=forward.batch, compile=compiled)
+        if state.record["compile"]:
             forward.compile()
         return forward
 
-    def _permitted(self, track: Track, transform: Transform) -> str:
+    def _permitted(self, state: EncoderState, transform: Transform) -> str:
         """The precision asked for, or fp32 where it would change this encoder's features too much."""
-        asked = track.precision
+        asked = state.precision
         arrays = [array for ref in self._sample if (array := transformed(ref, transform)) is not None]
         if not arrays:
             return asked
-        forward = Forward(track.encoder, device=self.device, precision=asked, batch=TRIAL_BATCH)
+        forward = Forward(state.encoder, device=self.device, precision=asked, batch=TRIAL_BATCH)
         forward.fold()
         cosine = least_cosine(forward, torch.from_numpy(np.stack(arrays)))
         if cosine >= PROMISED[asked]:
@@ -186,7 +186,7 @@ class Stage:
         log.warning(
             "%s: %s would change its features too much (least cosine to fp32 %.5f on %d images, "
             "the limit is %g); computing in fp32",
-            track.encoder.name,
+            state.encoder.name,
             asked,
             cosine,
             len(arrays),

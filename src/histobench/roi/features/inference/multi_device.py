@@ -1,7 +1,7 @@
-"""Several devices on one machine: each has a process that computes its share of the units.
+"""Several devices on one machine: each has a process that computes its share of the shards.
 
-The unit of work, a shard of rows, does not depend on where it is computed: the processes meet only in the
-cache. This module is both sides: `DeviceProcess` starts one, `python -m ... device_process` is one.
+A shard does not depend on where it is computed: the processes meet only in the
+cache. This module is both sides: `DeviceProcess` starts one, `python -m` with its name is one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.inference.shards import InferenceUnit
+from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
@@ -33,7 +33,7 @@ class Share:
     recipes: tuple[EncoderRecipe, ...]
     descriptions: tuple[dict[str, Any], ...]
     records: tuple[dict[str, Any], ...]
-    units: tuple[InferenceUnit, ...]
+    shards: tuple[Shard, ...]
     refs: Mapping[bytes, ImageRef]
     root: Path
     settings: Settings
@@ -128,10 +128,10 @@ class _Reports:
 
 
 def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
-    """Build the encoders and compute the units of a share."""
-    from histobench.roi.features.inference.planned_runner import ShareStage
+    """Build the encoders and compute the shards of a share."""
+    from histobench.roi.features.inference.planned_runner import PlannedRunner
 
-    stage = ShareStage(
+    runner = PlannedRunner(
         share.recipes,
         share.descriptions,
         share.records,
@@ -140,13 +140,13 @@ def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
         workers=share.workers,
         threads=share.threads,
     )
-    with closing(stage):
-        return stage.run(share.units, share.refs, known_bad=share.known_bad, progress=reports)
+    with closing(runner):
+        return runner.run(share.shards, share.refs, known_bad=share.known_bad, progress=reports)
 
 
-def share_units(units: Sequence[InferenceUnit], devices: int) -> list[list[InferenceUnit]]:
-    """Deal the units out like cards."""
-    return [list(units[start::devices]) for start in range(devices)]
+def share_shards(shards: Sequence[Shard], devices: int) -> list[list[Shard]]:
+    """Deal the shards out like cards."""
+    return [list(shards[start::devices]) for start in range(devices)]
 
 
 def main() -> int:

@@ -12,16 +12,16 @@ from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.own_encoder import check_same
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.row_cache import RowCache
-from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.shards import InferenceUnit
+from histobench.roi.features.inference.device_runner import DeviceRunner, EncoderState
+from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import Pool, open_pool
 from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
 
-class ShareStage:
-    """Stays open for any number of units; `close` ends its loading workers."""
+class PlannedRunner:
+    """Stays open for any number of shards; `close` ends its loading workers."""
 
     def __init__(
         self,
@@ -38,37 +38,37 @@ class ShareStage:
 
         torch.set_num_threads(threads)
         self._settings = settings
-        self.tracks = []
+        self.states = []
         for recipe, description, record in zip(recipes, descriptions, records, strict=True):
             encoder = recipe.build()
             check_same(encoder, description["identity"])
             cache = RowCache(root, description)
-            self.tracks.append(Track(encoder, description["precision"], cache, record))
+            self.states.append(EncoderState(encoder, description["precision"], cache, record))
         self.device = resolve_device(settings.device)
-        self._stage = Stage(self.tracks, settings, self.device, [0] * len(self.tracks))
-        plain = all(isinstance(transform, TransformSpec) for transform in self._stage.transforms)
+        self._runner = DeviceRunner(self.states, settings, self.device, [0] * len(self.states))
+        plain = all(isinstance(transform, TransformSpec) for transform in self._runner.transforms)
         self._pool: Pool = open_pool(workers) if plain else ThreadPool(workers)
 
     @property
     def seconds(self) -> list[float]:
         """How long the device has spent in each encoder so far."""
-        return [forward.seconds for forward in self._stage.forwards]
+        return [forward.seconds for forward in self._runner.forwards]
 
     def run(
         self,
-        units: Sequence[InferenceUnit],
+        shards: Sequence[Shard],
         refs: Mapping[bytes, ImageRef],
         *,
         known_bad: bool,
         progress: Progress,
     ) -> dict[bytes, str]:
-        """Compute units into the caches; the images that could not be used, and why."""
+        """Compute shards into the caches; the images that could not be used, and why."""
         stop = self._settings.on_bad_image == "stop"
-        return self._stage.run(
-            units, refs, self._pool, stop_at_bad=stop, known_bad=known_bad, progress=progress
+        return self._runner.run(
+            shards, refs, self._pool, stop_at_bad=stop, known_bad=known_bad, progress=progress
         )
 
     def close(self) -> None:
         """Let go of the workers and of their memory."""
-        self._stage.close()
+        self._runner.close()
         self._pool.close()

@@ -1,4 +1,4 @@
-"""The loop of extraction: images in units of one shard each, through every encoder that misses them."""
+"""The loop of extraction: images in shards, through every encoder that misses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU_SHARD_IMAGES = 256
 
 
 @dataclass(frozen=True)
-class InferenceUnit:
+class Shard:
     """Images (by content hash) that the encoders at these positions have not seen."""
 
     keys: tuple[bytes, ...]
@@ -41,7 +41,7 @@ def shard_size(batch: int, *, on_cpu: bool = False) -> int:
     return -(-(CPU_SHARD_IMAGES if on_cpu else SHARD_IMAGES) // batch) * batch
 
 
-def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[InferenceUnit]:
+def plan_shards(missing: Sequence[Sequence[bytes]], size: int) -> list[Shard]:
     """Cut each encoder's missing images into shards; encoders that miss the same shard share its decoding.
 
     The cut is such that a run that was killed is cut in the same places when it goes on: what is left of a
@@ -52,7 +52,7 @@ def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[InferenceU
     for encoder, keys in enumerate(missing):
         for start in range(0, len(keys), size):
             sharing.setdefault(tuple(keys[start : start + size]), []).append(encoder)
-    return [InferenceUnit(keys, tuple(encoders)) for keys, encoders in sharing.items()]
+    return [Shard(keys, tuple(encoders)) for keys, encoders in sharing.items()]
 
 
 #: Batches the device has been given and not finished: it never waits for the host.
@@ -71,9 +71,9 @@ class Lane:
 
 @dataclass
 class _Work:
-    """A unit that is being computed."""
+    """A shard that is being computed."""
 
-    unit: InferenceUnit
+    shard: Shard
     left: int
     decode_only: bool | None = None
     rows: list[list[np.ndarray]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class _Work:
 
 
 def compute(
-    units: Sequence[InferenceUnit],
+    shards: Sequence[Shard],
     lanes: Sequence[Lane],
     loader: Loader,
     refs: Mapping[bytes, ImageRef],
@@ -90,16 +90,16 @@ def compute(
     known_bad: bool = False,
     progress: Progress,
 ) -> dict[bytes, str]:
-    """Fill the caches with the units' rows; gives back the images that could not be used, and why.
+    """Fill the caches with the shards' rows; gives back the images that could not be used, and why.
 
-    With `stop_at_bad`, once a bad image is known, units that are not begun are only decoded: soon every bad
+    With `stop_at_bad`, once a bad image is known, shards that are not begun are only decoded: soon every bad
     image can be reported, and what was begun is not lost.
     """
     bad: dict[bytes, str] = {}
     writer = ShardWriter()
     begun: dict[int, _Work] = {}
     flying: deque[tuple[_Work, Batch, list[Pending]]] = deque()
-    batches = loader.batches(_requests(units, refs, loader.layout.batch))
+    batches = loader.batches(_requests(shards, refs, loader.layout.batch))
     try:
         for batch in batches:
             writer.check()  # a full disk is known at once, and not after another shard
@@ -119,8 +119,8 @@ def compute(
         # The rows of shards that are not complete are whole batches from the first on, so that the run is
         # cut in the same places when it goes on.
         for work in begun.values():
-            if 0 < work.left < len(work.unit.keys) and not work.decode_only:
-                _write(work, work.unit.keys[: len(work.unit.keys) - work.left], lanes, writer)
+            if 0 < work.left < len(work.shard.keys) and not work.decode_only:
+                _write(work, work.shard.keys[: len(work.shard.keys) - work.left], lanes, writer)
         raise
     finally:
         batches.close()
@@ -128,19 +128,17 @@ def compute(
     return bad
 
 
-def _requests(
-    units: Sequence[InferenceUnit], refs: Mapping[bytes, ImageRef], batch: int
-) -> Iterator[LoadRequest]:
-    for unit in units:
-        work = _Work(unit, left=len(unit.keys), rows=[[] for _ in unit.encoders])
-        for start in range(0, len(unit.keys), batch):
-            keys = unit.keys[start : start + batch]
+def _requests(shards: Sequence[Shard], refs: Mapping[bytes, ImageRef], batch: int) -> Iterator[LoadRequest]:
+    for shard in shards:
+        work = _Work(shard, left=len(shard.keys), rows=[[] for _ in shard.encoders])
+        for start in range(0, len(shard.keys), batch):
+            keys = shard.keys[start : start + batch]
             yield LoadRequest(tuple(refs[key] for key in keys), keys, work)
 
 
 def _start(work: _Work, batch: Batch, lanes: Sequence[Lane]) -> list[Pending]:
     started = []
-    for encoder in work.unit.encoders:
+    for encoder in work.shard.encoders:
         lane = lanes[encoder]
         pixels = torch.from_numpy(batch.pixels[lane.pixels])
         pending = lane.forward.start(pixels, batch.count)
@@ -158,10 +156,10 @@ def _land(
     writer: ShardWriter,
     progress: Progress,
 ) -> None:
-    """Take the features of a finished batch; with the last one of a unit its shards are complete."""
+    """Take the features of a finished batch; with the last one of a shard its rows are complete."""
     keys = batch.request.keys
     good = [row for row in range(batch.count) if row not in batch.failures]
-    for position, (encoder, item) in enumerate(zip(work.unit.encoders, pending, strict=False)):
+    for position, (encoder, item) in enumerate(zip(work.shard.encoders, pending, strict=False)):
         forward = lanes[encoder].forward
         features = forward.finish(item).numpy()[good]
         _check_finite(features, [batch.request.refs[row] for row in good], forward)
@@ -171,15 +169,15 @@ def _land(
     work.left -= batch.count
     progress.advance(batch.count)
     if work.left == 0 and not work.decode_only:
-        _write(work, work.unit.keys, lanes, writer)
+        _write(work, work.shard.keys, lanes, writer)
         work.rows = []
 
 
 def _write(work: _Work, keys: Sequence[bytes], lanes: Sequence[Lane], writer: ShardWriter) -> None:
-    """Have the rows of `keys`, the first images of a unit, written."""
+    """Have the rows of `keys`, the first images of a shard, written."""
     done = [key for key in keys if key not in work.failures]
     lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}
-    for encoder, rows in zip(work.unit.encoders, work.rows, strict=True):
+    for encoder, rows in zip(work.shard.encoders, work.rows, strict=True):
         writer.put(lanes[encoder].cache, done, np.concatenate(rows)[: len(done)], lasting)
 
 
