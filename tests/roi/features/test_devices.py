@@ -11,7 +11,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.inference import shards as loop
-from histobench.roi.features.inference.multi_device import share_units
+from histobench.roi.features.inference.multi_device import share_shards
 from histobench.roi.features.inference.shards import Shard, plan_shards
 from histobench.roi.features.settings import EncoderRecipe
 
@@ -57,7 +57,7 @@ def test_several_devices_need_encoders_by_name(
 
 def test_units_are_dealt_out_completely() -> None:
     cards = [Shard((bytes([number]),), (0,)) for number in range(7)]
-    shares = share_units(cards, 3)
+    shares = share_shards(cards, 3)
     assert sorted(unit.keys for share in shares for unit in share) == sorted(unit.keys for unit in cards)
     assert [len(share) for share in shares] == [3, 2, 2]
 
