@@ -28,7 +28,7 @@ from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
 from histobench.mint.runs.episode_queue import OpenPlayer
 from histobench.mint.runs.parted_run import PartedRun
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell, plan_expert
-from histobench.mint.runs.play import Display, Played, agents_of, no_display, open_terms, play_cells
+from histobench.mint.runs.play import OpenDisplay, Played, agents_of, no_display, open_terms, play_cells
 from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Writer, check_alone
 from histobench.mint.sandbox import check_sandbox
@@ -85,7 +85,7 @@ class ConsultCell(PlannedCell):
         return {**super().settings(), "study": self.study, **told}
 
 
-def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | None = None) -> Played:
+def play(run: ConsultRun, *, display: OpenDisplay = no_display, writer: Writer | None = None) -> Played:
     """Play the missing episodes of the arms, or those of a writer's part."""
     study, planned, output = plan_run(run)
     cells = [cell for cell, _ in planned]
@@ -113,7 +113,7 @@ class StudyRun(PartedRun):
     track = "consult"
 
     def play_part(
-        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: Display
+        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: OpenDisplay
     ) -> Played:
         """Play the episodes of a writer's part."""
         return play(ConsultRun(options=options, **more), display=display, writer=writer)

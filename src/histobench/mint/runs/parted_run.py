@@ -17,8 +17,8 @@ from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.episode_queue import RunOutcome, place_of
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import (
-    Display,
     Loaded,
+    OpenDisplay,
     Played,
     agents_of,
     load_cells,
@@ -57,7 +57,7 @@ class PartedRun(RunFolder):
         return PartWorker(self, say=say)
 
     def steps(self) -> list[JobArray]:
-        """One array with a task for each part."""
+        """One array with a task for each part; all options that were asked for apply, a GPU too."""
         return [JobArray("agents", self.kinds, len(self.units()), on_device=True, is_shared=False)]
 
     def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
@@ -66,7 +66,7 @@ class PartedRun(RunFolder):
         return isinstance(problems, list) and all(isinstance(text, str) for text in problems)
 
     def play_part(
-        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: Display
+        self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: OpenDisplay
     ) -> Played:
         """Play the episodes of a writer's part."""
         return play(options, display, writer=writer)
@@ -95,7 +95,7 @@ class PartWorker:
     def __init__(
         self,
         run: PartedRun,
-        display: Display = no_display,
+        display: OpenDisplay = no_display,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._run = run

@@ -33,7 +33,7 @@ from histobench.mint.tasks.base import Task, as_rule
 from histobench.mint.tools.wikipedia_search import Encyclopedia, open_encyclopedia
 
 #: Opens whatever shows how a run is going; what it yields is told each new standing.
-Display = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]
+OpenDisplay = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]
 
 
 #: Cells with their tasks, and the folder of the results.
@@ -49,7 +49,7 @@ class Played:
     outcome: RunOutcome
 
 
-def play(options: RunOptions, display: Display, *, writer: Writer | None = None) -> Played:
+def play(options: RunOptions, display: OpenDisplay, *, writer: Writer | None = None) -> Played:
     """Play the episodes that are missing in the folder of results, or those of a writer's part."""
     wording = choose_wording(options.prompts, options.prompts_dir)
     loaded, output = load_cells(options)
@@ -109,7 +109,7 @@ def play_cells(
     wording: Wording,
     encyclopedia: Encyclopedia | None,
     withhold: Sequence[Path],
-    display: Display,
+    display: OpenDisplay,
     writer: Writer | None = None,
 ) -> RunOutcome:
     """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
