@@ -247,9 +247,10 @@ def share_out(
     more: Mapping[str, Any] | None = None,
 ) -> int:
     """Check the run, write its parts and let an engine play them."""
-    from histobench.mint.runs.parted_run import check_parts, count, keys, outcome_of, plan_parts
+    from histobench.mint.runs.parted_run import check_parts, keys
+    from histobench.mint.runs.writers import beginning
     from histobench.work.clusters import read_options
-    from histobench.work.engines import Display, RayEngine, SlurmEngine
+    from histobench.work.engines import RayEngine, SlurmEngine
 
     check_engine_flags(args)
     slurm = SlurmEngine(read_options(args.slurm, "--slurm"))
@@ -258,29 +259,46 @@ def share_out(
     loaded, output = load()
     engine: Engine = slurm if args.engine == "slurm" else RayEngine(args.ray_address, keys())
     engine.check()
-    run = plan_parts(options, workers, (loaded, output), more, kind=kind, engine=engine.name)
-    cells = [cell.cell for cell, _ in loaded]
+    with beginning(output):
+        outcome = _play_parts(engine, options, workers, (loaded, output), kind, more)
+    if outcome is None:
+        study = "" if kind.track == "mint" else f"{args.study} --runs "
+        say(f"histobench {kind.track} table {study}{output} shows what is finished, also while they play")
+        return 0
+    print_summary(output, [cell.cell for cell, _ in loaded], outcome)
+    return 0 if outcome.complete else INCOMPLETE
+
+
+def _play_parts(
+    engine: Engine,
+    options: RunOptions,
+    workers: int,
+    cells: Loaded,
+    kind: type[PartedRun],
+    more: Mapping[str, Any] | None,
+) -> RunOutcome | None:
+    """How the run ended; None where jobs play it after this process."""
+    from histobench.mint.runs.parted_run import count, outcome_of, plan_parts
+    from histobench.work.engines import Display
+
+    loaded, _ = cells
+    run = plan_parts(options, workers, cells, more, kind=kind, engine=engine.name)
     counter = count(run, loaded)
     before = counter.standing()
     if before.done == before.total:
         for unit in run.units():
             run.finish(unit, problems=[])
-        print_summary(output, cells, outcome_of(run, counter))
-        return 0
-    if engine is slurm:
+        return outcome_of(run, counter)
+    if engine.name == "slurm":
         engine.run(run, Display(say=say))
         say(f"{workers} tasks play {before.total - before.done} episodes; logs in {run.path}/logs")
-        study = "" if kind.track == "mint" else f"{args.study} --runs "
-        say(f"histobench {kind.track} table {study}{output} shows what is finished, also while they play")
-        return 0
-    console = open_terminal(error=True)
-    with progress_display(console, counter) as show, run.driven():
+        return None
+    with progress_display(open_terminal(error=True), counter) as show:
         glances = _Glances(lambda: show(outcome_of(run, count(run, loaded)).standing))
         engine.run(run, Display(say=glances))
         outcome = outcome_of(run, count(run, loaded))
         show(outcome.standing)
-    print_summary(output, cells, outcome)
-    return 0 if outcome.complete else INCOMPLETE
+    return outcome
 
 
 class _Glances:

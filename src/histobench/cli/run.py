@@ -402,11 +402,14 @@ def status_command(args: argparse.Namespace) -> int:
       histobench status
       histobench status other-results
     """
+    from histobench.mint.runs.parted_run import PartedRun
     from histobench.roi.units.roi_run import RoiRun
     from histobench.roi.units.status import status_of
     from histobench.work.engines import queued
 
-    status = status_of(Path(args.results))
+    results = Path(args.results)
+    agents = RoiRun.latest(results) is None and PartedRun.latest(results) is not None
+    status = status_of(results, PartedRun if agents else RoiRun)
     console = open_terminal()
     used = [state for state in STATES if status.states[state]]
     print_columns(

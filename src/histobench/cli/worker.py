@@ -28,7 +28,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(
 def worker_flags(parser: argparse.ArgumentParser) -> None:
     """Which run, and which units of it."""
     parser.add_argument("track", choices=("roi", "mint", "consult"), help="the kind of run")
-    parser.add_argument("path", help="the folder of a run, in RESULTS/work/runs")
+    parser.add_argument("path", help="the folder of a run, in RESULTS/work/runs or OUTPUT/writers/runs")
     parser.add_argument(
         "--digest", default="", help="SHA-256 of the only list of units that it does (default: any)"
     )
@@ -53,7 +53,7 @@ def worker_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench worker roi results/work/runs/20261115-213000-ab12cd --kinds shards
-      histobench worker mint mint-results/work/runs/20261116-101500-ab12cd
+      histobench worker mint mint-results/writers/runs/20261116-101500-ab12cd
     """
     folder = _run_of(args)
     if not (folder.path / UNITS).is_file():
@@ -119,7 +119,7 @@ def _play_parts(folder: Any) -> int:
     _on_stop(stop)
     worker = PartWorker(folder, partial(progress_display, open_terminal(error=True)), say)
     try:
-        work_through(folder, worker)
+        work_through(folder, worker, stopped=lambda: worker.ended)
     except KeyboardInterrupt:
         say("stopped; what was finished is kept")
         return STOPPED

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from histobench.core.claim import Claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note, write_json
 from histobench.core.progress import Progress, Silent
@@ -71,31 +72,39 @@ CLOSING_SECONDS = 30.0
 class RayWorker:
     """The actor: a worker in another process, perhaps on another machine."""
 
-    def __init__(
-        self, run: type[RunFolder], path: str, digest: str, place: str, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, run: type[RunFolder], path: str, digest: str, place: str) -> None:
         with contextlib.suppress(OSError):  # encoders may be given by a path from there
             os.chdir(place)
-        os.environ.update(environment)
         self._folder = run(Path(path), digest)
         self._worker = self._folder.open_worker(Silent(), lambda _: None)
 
-    def is_there(self) -> bool:
-        """An answer says that the cluster has had room for it."""
+    def is_there(self, environment: Mapping[str, str]) -> bool:
+        """An answer says that the cluster has had room for it.
+
+        Keys come this way: what an actor is made with may be kept by the cluster, on disk too.
+        """
+        os.environ.update(environment)
         return True
 
     def perform(self, lines: list[str]) -> str:
         """Do the units of one batch; their outputs are in the folder. Gives the host."""
-        from contextlib import ExitStack
-
-        with ExitStack() as stack:
-            units = [Unit.from_line(line) for line in lines]
-            for unit in units:
-                claim = self._folder.claim(unit)  # for `status`; what another driver does is done twice
+        with contextlib.ExitStack() as stack:
+            mine = []
+            for unit in map(Unit.from_line, lines):
+                claim = self._claimed(unit)
                 if claim is not None:
                     stack.callback(claim.release)
-            self._worker.perform([unit for unit in units if self._folder.output(unit.id) is None])
+                if claim is not None or self._folder.patience is None:  # else it would be paid for twice
+                    mine.append(unit)
+            self._worker.perform([unit for unit in mine if self._folder.output(unit.id) is None])
         return socket.gethostname()
+
+    def _claimed(self, unit: Unit) -> Claim | None:
+        """The claim on a unit; where units cost money, that of a worker that may be dead is waited for."""
+        end = time.monotonic() + (self._folder.patience or 0.0)
+        while (claim := self._folder.claim(unit)) is None and time.monotonic() < end:
+            time.sleep(PAUSE)
+        return claim
 
     def close(self) -> None:
         """Let go of the device, and of copies on this machine's disk."""
@@ -221,10 +230,8 @@ class _Driver:
 
         actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
         run = self._folder
-        slot.actor = actor.remote(
-            type(run), str(run.path.absolute()), run.digest, os.getcwd(), self._environment
-        )
-        slot.task, slot.batch = slot.actor.is_there.remote(), []
+        slot.actor = actor.remote(type(run), str(run.path.absolute()), run.digest, os.getcwd())
+        slot.task, slot.batch = slot.actor.is_there.remote(self._environment), []
 
     def _start(self, slot: _Slot, batch: list[Unit]) -> None:
         slot.batch, slot.like = batch, self._folder.batch_of(batch[0])

@@ -106,7 +106,7 @@ def work_through(
     """
     kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds)
-    idle, since = 0, time.monotonic()
+    idle, began, has_worked = 0, time.monotonic(), False
     while not stopped():
         if agenda.is_stale:
             agenda.refresh()
@@ -120,13 +120,14 @@ def work_through(
                 after(mine)
         if mine:
             agenda.note(mine)
-            idle, since = 0, time.monotonic()
+            idle, has_worked = 0, True
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
         agenda.is_stale = True
         idle = 0 if any(True for _ in folder.holders()) else idle + 1
-        if idle > LOOKS or (folder.patience is not None and time.monotonic() - since > folder.patience):
+        waited = time.monotonic() - began
+        if idle > LOOKS or (folder.patience is not None and (has_worked or waited > folder.patience)):
             return
         time.sleep(PAUSE)
 

@@ -96,7 +96,6 @@ def kind_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-RUNS = "work/runs"
 UNITS = "units.jsonl"
 PLAN = "plan.json"
 #: The folder of the units that others have found.
@@ -133,13 +132,15 @@ class JobArray(NamedTuple):
 
 
 class RunFolder:
-    """`results/work/runs/NAME`; `digest` is that of the only list of units that is accepted.
+    """`RESULTS/work/runs/NAME`; `digest` is that of the only list of units that is accepted.
 
     A track derives its own kind of run from it, which says what units there are and who does them.
     """
 
     #: As `histobench worker` calls the track.
     track: ClassVar[str]
+    #: Where runs are, below a folder of results.
+    runs: ClassVar[str] = "work/runs"
     #: Kinds of units, in the order in which one worker would do them.
     kinds: ClassVar[tuple[str, ...]]
     #: Of these: what only workers with a device do, and what they do besides.
@@ -150,7 +151,8 @@ class RunFolder:
     found: ClassVar[tuple[str, ...]] = ()
     #: Units of one batch that are handed out at a time, so that others find something to do as well.
     at_once: ClassVar[Mapping[str, int]] = {}
-    #: Seconds that a worker without work waits for others, who may die: None is to the end.
+    #: Seconds that a worker waits for its first unit while others have all of them; None: as long as units
+    #: are left. Where it is set, units cost money: nobody does one that another is at.
     patience: ClassVar[float | None] = None
 
     def open_worker(self, progress: Progress, say: Callable[[str], None]) -> Worker:
@@ -194,7 +196,7 @@ class RunFolder:
                 last = datetime.strptime(before.path.name.rpartition("-")[0], STAMP).replace(tzinfo=UTC)
                 began = max(began, last + timedelta(microseconds=1))
         name = f"{began:{STAMP}}-{uuid.uuid4().hex[:6]}"
-        folder = cls(results / RUNS / name)
+        folder = cls(results / cls.runs / name)
         write_json(folder.path / PLAN, dict(plan))
         folder.digest = write_lines(folder.path / UNITS, units)
         return folder
@@ -205,15 +207,16 @@ class RunFolder:
         return next(cls.every(results), None)
 
     @classmethod
-    def every(cls, results: Path) -> Iterator[Self]:
-        """The runs in a results folder, the last one first."""
+    def every(cls, results: Path, runs: str = "") -> Iterator[Self]:
+        """The runs in a results folder, the last one first; `runs` says where, if not those of this track."""
+        place = results / (runs or cls.runs)
         try:
-            names = patiently(lambda: os.listdir(results / RUNS))
+            names = patiently(lambda: os.listdir(place))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise unreadable(results / RUNS, error) from error
-        found = (results / RUNS / name for name in sorted(names, reverse=True))
+            raise unreadable(place, error) from error
+        found = (place / name for name in sorted(names, reverse=True))
         yield from (cls(path) for path in found if (path / UNITS).is_file())
 
     def part(self, name: str) -> Path:

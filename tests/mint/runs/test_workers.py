@@ -22,15 +22,16 @@ from histobench.core.files import write_json
 from histobench.mint.agents.spending import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
+from histobench.mint.runs import episode_queue
 from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.episode_queue import PendingEpisode, _play, _Progress
+from histobench.mint.runs.episode_queue import PendingEpisode, _play, _Progress, place_of, run_episode
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
 from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
 from histobench.work import clusters
-from histobench.work.engines import JOBS, RayEngine
+from histobench.work.engines import JOBS, RayEngine, RayWorker
 from histobench.work.run_folder import UNITS
 
 EPISODES = 30
@@ -235,6 +236,78 @@ def test_while_workers_play_no_other_run_does(
     finally:
         claim.release()
     plan_parts(options, 2)
+
+
+def test_a_node_that_cannot_play_uses_up_one_part_and_no_more(
+    options: RunOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plan_parts(options, PARTS)
+    data = Path(str(options.data))
+    data.rename(tmp_path / "gone")
+    assert main(run.worker_arguments()) == 2
+    (tmp_path / "gone").rename(data)
+    assert main(run.worker_arguments()) == 0
+    done = count(run, load_cells(options)[0]).standing().done
+    assert EPISODES / 3 < done < EPISODES
+    assert len(run.problems()) == 1
+
+
+def test_a_part_with_a_defect_is_tried_once_and_the_others_are_played(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plan_parts(options, PARTS)
+    loaded, _ = load_cells(options)
+    place = place_of(loaded[0][0].cell, 1)
+    bad = next(task.task_id for task in loaded[0][1] if Part(0, PARTS).has(place, task.task_id))
+    asked = []
+
+    def play(planned: Any, task: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(task.task_id)
+        if task.task_id == bad:
+            raise KeyError("a defect of this task")
+        return run_episode(planned, task, *rest, **more)
+
+    monkeypatch.setattr(episode_queue, "run_episode", play)
+    assert main(run.worker_arguments()) not in (0, 143)
+    assert main(run.worker_arguments()) == 0
+    assert asked.count(bad) == 1
+    assert count(run, loaded).standing().done > EPISODES / 3
+    assert "unexpected KeyError" in run.problems()[0]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_part_that_a_live_worker_plays_is_not_played_on_ray_as_well(
+    elsewhere: bool, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartedRun, "patience", 0.3)
+    run = plan_parts(options, 1)
+    (unit,) = run.units()
+    claim = run.claim(unit)
+    assert claim is not None
+    if not elsewhere:
+        claim.release()
+    RayWorker(PartedRun, str(run.path), run.digest, os.getcwd()).perform([unit.as_line()])
+    claim.release()
+    assert (run.output(unit.id) is None) == elsewhere
+
+
+def test_of_two_commands_at_once_one_begins_a_run(
+    options: RunOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RayEngine, "check", lambda engine: None)
+    output = Path(str(options.output))
+    program = "import sys; from pathlib import Path; from histobench.mint.runs.writers import beginning\n"
+    program += "with beginning(Path(sys.argv[1])):\n    print('begun', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(output)]
+    flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
+    flags += ["-o", str(output)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"begun\n"
+        for engine in ([], ["--engine", "ray"]):
+            assert main(["mint", "run", *flags, *engine]) == 2
+            assert "another run begins in" in capsys.readouterr().err
+    assert main(["mint", "run", *flags, "--limit", "1"]) == 0
 
 
 def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(

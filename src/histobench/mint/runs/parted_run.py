@@ -9,7 +9,7 @@ from typing import Any
 
 from histobench.core.address import without_credentials
 from histobench.core.claim import STALE
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.progress import Progress
 from histobench.mint.agents.agent_spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
 from histobench.mint.runs.cell_store import CellStore
@@ -28,6 +28,7 @@ from histobench.mint.runs.play import (
 )
 from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import (
+    RUNS,
     Part,
     Writer,
     check_alone,
@@ -49,6 +50,7 @@ class PartedRun(RunFolder):
     """
 
     track = "mint"
+    runs = RUNS
     kinds = (PLAY,)
     patience = STALE + 10  # as long as the claim of a dead worker lasts
 
@@ -90,7 +92,10 @@ class PartedRun(RunFolder):
 
 
 class PartWorker:
-    """Plays one part after the other; `incomplete` says whether episodes of them are missing."""
+    """Plays one part after the other.
+
+    `incomplete` says whether episodes of them are missing, `ended` that the next part would fail as well.
+    """
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class PartWorker:
         self._run = run
         self._display = display
         self._say = say
-        self.incomplete = False
+        self.incomplete = self.ended = False
 
     def perform(self, units: Sequence[Unit]) -> None:
         """Play parts; what was finished is kept, whatever happens."""
@@ -110,16 +115,18 @@ class PartWorker:
             writer = open_writer(self._run.results, part, spent_before=spent)
             try:
                 outcome = self._run.play_part(options, more, writer, self._display).outcome
-            except HistobenchError as error:
-                self.incomplete = True
-                self._say(str(error))
-                self._run.fail(unit, str(error))
-                continue
+            except DiskFullError:  # not even this could be written down
+                raise
+            except Exception as error:  # nobody else tries the same: it may have cost money
+                told = "" if isinstance(error, HistobenchError) else f"unexpected {type(error).__name__}: "
+                self._run.fail(unit, f"{told}{error}")
+                raise
             problems = [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]
             standing = outcome.standing
             for text in (f"{standing.done} of {standing.total} episodes of part {part.name}", *problems):
                 self._say(text)
             self.incomplete |= not outcome.complete
+            self.ended |= outcome.failed
             self._run.finish(unit, problems=problems)
 
     def close(self) -> None:

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.claim import holder_of, try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import patiently, read_bytes, read_note, unreadable, write_json
 from histobench.core.plain_data import parse_json
@@ -24,6 +28,10 @@ from histobench.work.engines import JOBS
 from histobench.work.run_folder import RunFolder
 
 SPENT = "spent.json"
+#: Where runs that workers share are, below the results.
+RUNS = "writers/runs"
+#: Held by the command that begins such a run, until its workers can be seen.
+BEGINNING = "writers/beginning.json"
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,25 @@ def open_writer(output: Path, part: Part, *, spent_before: float = 0.0) -> Write
     return Writer(output, part, folder, spent_before)
 
 
+@contextmanager
+def beginning(output: Path) -> Iterator[None]:
+    """Keep other runs from being begun here while this one is begun, or waits for its workers."""
+    claim = try_claim(output / BEGINNING)
+    if claim is None:
+        raise HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+    try:
+        yield
+    finally:
+        claim.release()
+
+
 def check_alone(output: Path) -> None:
     """Raise while workers play here, or are queued: their episodes would be played, and paid for, twice."""
-    for run in RunFolder.every(output):
-        at_work = [*run.holders(), *([run.driver] if run.driver else [])]
-        if at_work:
+    other = holder_of(output / BEGINNING)
+    if other is not None and (other.get("host"), other.get("pid")) != (socket.gethostname(), os.getpid()):
+        raise HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+    for run in RunFolder.every(output, RUNS):
+        if at_work := list(run.holders()):
             named = f"{at_work[0].get('host', 'another')} (process {at_work[0].get('pid', 'unknown')})"
             raise HistobenchError(
                 f"{output} is being played by {len(at_work)} workers, such as {named}; wait for them, or "

@@ -80,9 +80,9 @@ class Status:
     not_staged: Counter[str]
 
 
-def status_of(results: Path) -> Status:
-    """The run that was begun last in a results folder."""
-    folder = RoiRun.latest(results)
+def status_of(results: Path, kind: type[RunFolder] = RoiRun) -> Status:
+    """The run of a track that was begun last in a results folder."""
+    folder = kind.latest(results)
     if folder is None:
         raise HistobenchError(f"no run in {results}: start one with `histobench run`")
     folder.refresh()
