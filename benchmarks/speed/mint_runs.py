@@ -31,7 +31,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from histobench.mint.runs.request import RunRequest
 from page import write_section
 
 from histobench.mint.agents.agent_spec import parse_agent
@@ -41,6 +40,7 @@ from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.runs.episode_counter import Standing
 from histobench.mint.runs.episode_queue import Run
 from histobench.mint.runs.episode_run import RunContext
+from histobench.mint.runs.planned_cell import plan_cells
 from histobench.mint.runs.task_source import choose_datasets, load_tasks
 from histobench.mint.sandbox import open_sandbox
 from histobench.mint.tools.wikipedia_search import Tape
@@ -219,8 +219,8 @@ def measure(
 ) -> Figures:
     """Play and count. The pool is opened before the clock starts; its processes are counted apart."""
     spec = parse_agent(agent)
-    request = RunRequest(spec, player_name(spec), choose_datasets(tasks))
-    loaded = [(cell, load_tasks(cell.dataset, data)) for cell in request.cells()]
+    cells = plan_cells(player_name(spec), spec, choose_datasets(tasks), (5,))
+    loaded = [(cell, load_tasks(cell.dataset, data)) for cell in cells]
     repeats = math.ceil(episodes / sum(len(items) for _, items in loaded))
     children = cpu_seconds(resource.RUSAGE_CHILDREN)
     with (
@@ -236,7 +236,7 @@ def measure(
             repeats=repeats,
         ) as work,
     ):
-        total = len(work.jobs)
+        total = len(work.pending)
         memory = Memory([round(total * share) for share in MARKS])
         with open_sandbox() as pool:
             stage = RunContext(pool, OwnWording(), Tape(tape) if tape else None, threading.Event())

@@ -166,6 +166,22 @@ def test_a_damaged_run_is_left_out_and_the_others_are_shown(
     assert "cannot read the predictions" in next(iter(site["failures"].values()))
 
 
+def test_a_run_whose_intervals_cannot_be_made_does_not_stop_the_others(
+    target_results: Path, tmp_path: Path, data_of: Read
+) -> None:
+    import shutil
+
+    copy = tmp_path / "results"
+    shutil.copytree(target_results / "regression", copy)
+    folder = next((copy / "uni_v1").rglob("Regression_tiles_complete_results.json")).parent
+    for file in folder.glob("*_intervals.json"):
+        file.unlink()
+    (folder / "Regression_tiles_per_episode_metrics.json").write_text("garbage")
+    site = data_of(build_site(copy, tmp_path / "out"), "site")
+    (failure,) = site["failures"].values()
+    assert "per_episode_metrics.json" in failure
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.nightly

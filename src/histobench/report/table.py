@@ -179,15 +179,17 @@ def build_table(job: TableJob) -> TableResult:
 
 def _build(job: TableJob) -> TableResult:
     result = TableResult(job.board, job.dataset_index)
-    if any(run.target != CLASS for _, run in job.runs.values()):
-        return _of_target(job, result)
     readable = _readable(job, result)
-    named = {name: run.predictions for name, run in readable.values()}
-    statistics = table_statistics(named, dict(readable.values())) if named else TableStatistics()
+    of_target = any(run.target != CLASS for _, run in job.runs.values())
+    write, statistics = _write_target_run if of_target else _write_run, TableStatistics()
+    if readable:
+        runs = dict(readable.values())
+        predictions = {} if of_target else {name: run.predictions for name, run in runs.items()}
+        statistics = table_of_target(runs) if of_target else table_statistics(predictions, runs)
     _add_facts(result, statistics, readable)
     for number, (name, run) in readable.items():
         try:
-            bounds = _write_run(job, result, statistics, number, name, run)
+            bounds = write(job, result, statistics, number, name, run)
         except HistobenchError as error:
             result.failures[number] = str(error)
             bounds = {}
@@ -195,22 +197,18 @@ def _build(job: TableJob) -> TableResult:
     return _finished(job, result, statistics, readable)
 
 
-def _of_target(job: TableJob, result: TableResult) -> TableResult:
-    """The table of a target that is not a class: values, intervals and tests, without single images."""
-    readable = _readable(job, result)
-    statistics = table_of_target(dict(readable.values())) if readable else TableStatistics()
-    _add_facts(result, statistics, readable)
-    for number, (name, run) in readable.items():
-        quick = {metric: found.intervals[name] for metric, found in statistics.metrics.items()}
-        intervals = run_intervals_of(run, quick, how=result.how)
-        result.interval_kinds |= intervals.kinds
-        labels = {metric: found[name] for metric, found in statistics.labels.items()}
-        content = target_payload(run, intervals=intervals, labels=labels)
-        write_payload(job.site, f"run/{number}", content)
-        tiles = run.info.get("num_test_tiles")
-        result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
-        _add_cells(result, statistics.metrics, number, name, run, intervals.bounds)
-    return _finished(job, result, statistics, readable)
+def _write_target_run(
+    job: TableJob, result: TableResult, statistics: TableStatistics, number: int, name: str, run: StoredRun
+) -> dict[str, Any]:
+    """Of a target that is not a class: values, intervals and tests, without single images."""
+    quick = {metric: found.intervals[name] for metric, found in statistics.metrics.items()}
+    intervals = run_intervals_of(run, quick, how=result.how)
+    result.interval_kinds |= intervals.kinds
+    labels = {metric: found[name] for metric, found in statistics.labels.items()}
+    write_payload(job.site, f"run/{number}", target_payload(run, intervals=intervals, labels=labels))
+    tiles = run.info.get("num_test_tiles")
+    result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
+    return intervals.bounds
 
 
 def _add_facts(
