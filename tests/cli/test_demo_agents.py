@@ -20,7 +20,7 @@ def test_without_the_model_the_demo_says_so_and_goes_on(
     def missing(path: str | None = None) -> Path:
         raise HistobenchError("the local model could not be fetched (no network)")
 
-    monkeypatch.setattr("histobench.mint.agents.local_model.find_model", missing)
+    monkeypatch.setattr("histobench.mint.agents.factory.find_model", missing)
     assert len(play_agents(tmp_path, Console(), FULL)) == 1  # the replayed episodes
     assert "left out: the local model could not be fetched (no network)" in capsys.readouterr().out
 
