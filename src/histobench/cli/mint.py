@@ -310,7 +310,7 @@ class _Glances:
 
     def __call__(self, _: str) -> None:
         if time.monotonic() - self._last > GLANCE_SECONDS:
-            with contextlib.suppress(HistobenchError):  # a glance that fails is no reason to end the workers
+            with contextlib.suppress(HistobenchError):  # a look that fails must not end the workers
                 self._look()
             self._last = time.monotonic()
 

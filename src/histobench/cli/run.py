@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
     from histobench.work.engines import Engine
+    from histobench.work.run_folder import RunFolder
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
@@ -402,14 +403,17 @@ def status_command(args: argparse.Namespace) -> int:
       histobench status
       histobench status other-results
     """
-    from histobench.mint.runs.parted_run import PartedRun
     from histobench.roi.units.roi_run import RoiRun
     from histobench.roi.units.status import status_of
     from histobench.work.engines import queued
 
     results = Path(args.results)
-    agents = RoiRun.latest(results) is None and PartedRun.latest(results) is not None
-    status = status_of(results, PartedRun if agents else RoiRun)
+    folder: RunFolder | None = RoiRun.latest(results)
+    if folder is None:
+        from histobench.mint.runs.parted_run import PartedRun
+
+        folder = PartedRun.latest(results)
+    status = status_of(results, folder)
     console = open_terminal()
     used = [state for state in STATES if status.states[state]]
     print_columns(
@@ -428,7 +432,7 @@ def status_command(args: argparse.Namespace) -> int:
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
         console.print(f"at work: {hosts}", soft_wrap=True)
-    jobs = queued(RoiRun(status.folder)) if status.engine == "slurm" else {}
+    jobs = queued(folder) if folder and status.engine == "slurm" else {}
     if jobs:
         told = ", ".join(f"{count} {name}" for name, count in jobs.items())
         console.print(f"Slurm tasks queued or running: {told}", soft_wrap=True)

@@ -59,7 +59,7 @@ def worker_command(args: argparse.Namespace) -> int:
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     known = (*folder.kinds, *((REPORT,) if args.track == "roi" else ()))
-    # `collect` was the name of the last kind, and may still stand in queued jobs.
+    # `collect` was the name of the last kind; jobs that are queued may still use it.
     kinds = [REPORT if kind == "collect" else kind for kind in args.kinds.split(",") if kind] or known
     for kind in kinds:
         if kind not in known:
@@ -115,7 +115,7 @@ def _play_parts(folder: Any) -> int:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    folder.spec()  # one that is damaged is told before anything is played
+    folder.spec()  # a damaged run is an error before anything is played
     _on_stop(stop)
     worker = PartWorker(folder, partial(progress_display, open_terminal(error=True)), say)
     try:

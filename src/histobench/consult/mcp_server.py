@@ -211,7 +211,7 @@ class OpeningBench:
             self._made.set_result(self._make(self))
         except HistobenchError as error:
             self._made.set_exception(error)
-        except BaseException as error:  # whoever waits is told, whatever it is
+        except BaseException as error:  # the caller that waits gets every error
             self._made.set_exception(HistobenchError(f"features cannot be computed: {error!r}"))
 
 

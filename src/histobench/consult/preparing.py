@@ -358,7 +358,7 @@ FOLDS = 5
 _RANK = re.compile(r"^\d+\. ", re.MULTILINE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _HEX = re.compile(r"[0-9a-f]+")
-#: Shorter names stand in numbers and words by chance.
+#: Shorter names occur in numbers and words by chance.
 _SHORTEST = 5
 
 

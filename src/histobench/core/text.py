@@ -91,7 +91,7 @@ def markdown_text(text: str) -> str:
 
 
 def html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of a notebook; what stands in the cells is never markup."""
+    """An HTML table for a notebook; the texts of its cells are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"

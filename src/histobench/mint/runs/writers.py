@@ -82,18 +82,22 @@ def beginning(output: Path) -> Iterator[None]:
     """Keep other runs from being begun here while this one is begun, or waits for its workers."""
     claim = try_claim(output / BEGINNING)
     if claim is None:
-        raise HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+        raise _another_begins(output)
     try:
         yield
     finally:
         claim.release()
 
 
+def _another_begins(output: Path) -> HistobenchError:
+    return HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+
+
 def check_alone(output: Path) -> None:
     """Raise while workers play here, or are queued: their episodes would be played, and paid for, twice."""
     other = holder_of(output / BEGINNING)
     if other is not None and (other.get("host"), other.get("pid")) != (socket.gethostname(), os.getpid()):
-        raise HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+        raise _another_begins(output)
     for run in RunFolder.every(output, RUNS):
         if at_work := list(run.holders()):
             named = f"{at_work[0].get('host', 'another')} (process {at_work[0].get('pid', 'unknown')})"

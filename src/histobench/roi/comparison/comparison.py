@@ -334,7 +334,7 @@ def _table(
     *,
     no_tests: str = "the values are means over episodes",
 ) -> DatasetTable:
-    """Without `predictions` there are no tests of single predictions, for the reason `no_tests`."""
+    """Without `predictions`, tests of single predictions are left out; `no_tests` says why."""
     drawn = drawn or {}
     n_resamples = max(map(len, drawn.values()), default=0)
     entries = _entries(named, found, statistics, settings)

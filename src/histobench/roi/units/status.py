@@ -80,9 +80,9 @@ class Status:
     not_staged: Counter[str]
 
 
-def status_of(results: Path, kind: type[RunFolder] = RoiRun) -> Status:
-    """The run of a track that was begun last in a results folder."""
-    folder = kind.latest(results)
+def status_of(results: Path, folder: RunFolder | None = None) -> Status:
+    """A run in a results folder: the last one of the ROI track, unless another is given."""
+    folder = folder or RoiRun.latest(results)
     if folder is None:
         raise HistobenchError(f"no run in {results}: start one with `histobench run`")
     folder.refresh()
