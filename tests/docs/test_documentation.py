@@ -270,11 +270,11 @@ def test_the_tables_of_the_documentation_are_current() -> None:
 
 
 def test_the_documentation_stays_short() -> None:
-    """At most 25,000 words, not counting what scripts have written."""
+    """At most 27,000 words, not counting what scripts have written."""
     made = re.compile(r"<!-- (table: [a-z-]+|study) -->.*?<!-- /(table|study) -->", re.DOTALL)
     pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
     words = sum(len(made.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
-    assert words <= 25_000
+    assert words <= 27_000
 
 
 def test_workflows_and_forms_are_yaml() -> None:
