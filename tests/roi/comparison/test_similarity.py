@@ -89,7 +89,6 @@ def test_neighbors_and_errors_against_scikit_learn() -> None:
     found = {each.measure: each for each in similarity({"a": x, "b": y}, errors=wrong, k=5)}
 
     def near(rows: Floats) -> NDArray[np.int64]:
-        rows = rows - rows.mean(0)
         fitted = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(rows)
         indices: NDArray[np.int64] = fitted.kneighbors(rows, return_distance=False)[:, 1:]
         return indices

@@ -244,7 +244,7 @@ def _ratio(cross: Floats, first: Floats, second: Floats) -> Floats:
 
 def neighbors_of(rows: Tensor, k: int) -> NDArray[np.int64]:
     """The k images [n, k] with the largest cosine to each image, itself left out."""
-    near = nearest(rows, rows, k=k + 1, centring=Centring.of(rows)).index.sort(dim=1).values
+    near = nearest(rows, rows, k=k + 1, centring=Centring.none(rows)).index.sort(dim=1).values
     own = near == torch.arange(len(near))[:, None]
     own[~own.any(1), -1] = True  # an image with more than k copies before it
     return near[~own].view(len(near), k).numpy()

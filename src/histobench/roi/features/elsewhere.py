@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".parquet", ".h5ad")
 #: What arrays and columns may be called, the first that is there.
 FEATURES = ("features", "embeddings", "embedding", "feats", "X")
 NAMES = ("img_names", "names", "name", "image", "image_path", "path", "file", "filename", "tile", "slide_id")
+#: Columns with the slide of a row, in AnnData also under the name that LazySlide gives it.
+SLIDES = ("slide", "slide_id", "library_id")
+#: Attributes of TRIDENT's files that must agree within a folder.
+_RECIPE = ("encoder", "patch_size", "target_magnification", "overlap")
 EXPORTS = ("h5ad", "parquet", "npz")
 
 Rows = NDArray[np.float32]
@@ -56,6 +60,10 @@ class ForeignPart:
     #: Coordinates [rows, 2] and, where rows are of several slides, the slide of each.
     coords: NDArray[np.float64] | None = None
     slides: tuple[str, ...] = ()
+    #: How TRIDENT made it: encoder, patch size, magnification.
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    #: Why it cannot be used; that matters only where the table names it.
+    problem: HistobenchError | None = None
 
     def place(self, row: int) -> dict[str, str]:
         """Where a row is on its slide, as features keep it; empty where that is not known."""
@@ -73,12 +81,21 @@ def find_parts(path: Path) -> list[ForeignPart]:
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
         kinds = sorted({file.suffix.lower() for file in files})
         if not files:
-            raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)})")
+            below = sorted({file.parent for file in path.glob("*/*.h5")} | set(path.glob("*/*features_*")))
+            hint = f"; did you mean {below[0]}?" if below else ""
+            raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)}){hint}")
         if len(kinds) > 1:
             raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
-    else:
-        files = [path]
-    return [_part(file) for file in files]
+        return [_part_or_problem(file) for file in files]
+    return [_part(path)]
+
+
+def _part_or_problem(file: Path) -> ForeignPart:
+    """A file of a folder; what is wrong with it is raised where the table names it."""
+    try:
+        return _part(file)
+    except HistobenchError as error:
+        return ForeignPart(file, (file.stem,), "", lambda: np.empty((0, 0), np.float32), problem=error)
 
 
 def _part(file: Path) -> ForeignPart:
@@ -116,15 +133,21 @@ def _hdf5(file: Path) -> ForeignPart:
 
     with h5py.File(check_plain(file), "r") as box:
         key = _known(file, [name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
-        shape = box[key].shape
-        coords = _numbers(file, box["coords"][:]) if "coords" in box else None
+        shape = getattr(box[key], "shape", None)
+        if not shape:
+            raise _bad(file, f"has one value or a group as {key}; expected numbers [rows, dimension]")
+        coords = _numbers(file, box["coords"][()]) if "coords" in box else None
+        told = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
+        recipe = {name: str(told[name]) for name in _RECIPE if name in told}
+    if len(shape) == 1 and shape[0]:
+        coords = None  # one vector of a slide; TRIDENT keeps the coordinates of its tiles beside it
     names = _tile_names(file, _row_count(shape), coords)
 
     def read() -> Rows:
         with h5py.File(check_plain(file), "r") as box:
             return _matrix(file, box[key][:])
 
-    return ForeignPart(file, names, file.stem, read, coords)
+    return ForeignPart(file, names, file.stem, read, coords, recipe=recipe)
 
 
 def _tile_names(file: Path, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
@@ -155,6 +178,8 @@ def _numbers(file: Path, coords: Any) -> NDArray[np.float64]:
 
 def _torch(file: Path) -> ForeignPart:
     content = plain_tensors(file)
+    if isinstance(content, np.ndarray):  # of TRIDENT; CLAM writes tensors
+        content = torch.from_numpy(_matrix(file, content))
     if isinstance(content, torch.Tensor):
         count = _row_count(content.shape)
         beside = file.parent.parent / "h5_files" / f"{file.stem}.h5"  # where CLAM keeps the coordinates
@@ -247,15 +272,18 @@ def _anndata(file: Path) -> ForeignPart:
             entry = box["obsm"][layers[0]]
         rows = _matrix(file, _dense(entry))
         obs = box["obs"]
-        named = next((name for name in NAMES if name in obs), None)
-        column = obs[named or obs.attrs.get("_index", "_index")]
-        names = tuple(map(str, _texts(column)))
-        slides = tuple(map(str, _texts(obs["slide"]))) if "slide" in obs else ("",) * len(names)
+        sliced = next((name for name in SLIDES if name in obs), None)
+        slides = () if sliced is None else tuple(map(str, _texts(obs[sliced])))
+        # A slide names its rows only where each has a slide of its own.
+        taken = SLIDES if len(set(slides)) < len(slides) else ()
+        named = next((name for name in NAMES if name in obs and name not in taken), None)
+        names = tuple(map(str, _texts(obs[named or obs.attrs.get("_index", "_index")])))
+        slides = slides if taken else ("",) * len(names)
         spatial = box["obsm"]["spatial"][:] if "spatial" in box.get("obsm", {}) else None
     if len(names) != len(rows):
         raise _bad(file, f"has {len(rows)} rows of features but {len(names)} names in obs")
     if spatial is None:
-        return ForeignPart(file, names, "", lambda: rows)
+        return ForeignPart(file, names, "", lambda: rows, slides=slides)
     coords = _numbers(file, spatial)[:, :2]
     if coords.shape != (len(rows), 2):
         raise _bad(file, f'has {len(rows)} rows of features but obsm["spatial"] of shape {spatial.shape}')
@@ -306,21 +334,21 @@ def _names(file: Path, content: Any, count: int) -> tuple[str, ...]:
 
 
 def _row_count(shape: Sequence[int]) -> int:
-    """Rows of features [d], [rows, d] or [1, rows, d]; `_matrix` refuses other shapes.
+    """Rows of features [d], [rows, d] or [1, rows, d], none in [0]; `_matrix` refuses other shapes.
 
-    >>> _row_count((8,)), _row_count((5, 8)), _row_count((1, 5, 8))
-    (1, 5, 5)
+    >>> _row_count((8,)), _row_count((5, 8)), _row_count((1, 5, 8)), _row_count((0,))
+    (1, 5, 5, 0)
     """
     if len(shape) == 1:
-        return 1
+        return min(shape[0], 1)
     return shape[1] if len(shape) == 3 and shape[0] == 1 else shape[0]
 
 
 def _matrix(file: Path, values: Any) -> Rows:
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
-        raise _bad(file, f"has features of type {array.dtype}")
-    array = array.reshape(1, -1) if array.ndim == 1 else array
+        raise _bad(file, f"has features of type {array.dtype}; expected numbers [rows, dimension]")
+    array = array.reshape(_row_count(array.shape), -1 if array.size else 0) if array.ndim == 1 else array
     if array.ndim == 3 and array.shape[0] == 1:
         array = array[0]
     if array.ndim != 2:
@@ -360,6 +388,11 @@ def import_features(
     missing = [image.name for images in found.values() for image, place in images if place is None]
     extractions, sets = [], {}
     total = sum(map(len, dataset.splits.values()))
+    used = {place.part.file: place.part for images in found.values() for _, place in images if place}
+    problems = [part.problem for part in (parts if missing else used.values()) if part.problem]
+    if problems:
+        raise problems[0]
+    _check_recipes(list(used.values()))
     if missing and (not skip_missing or len(missing) == total):
         known = [*index.slides, *index.rows][:10_000]
         raise HistobenchError(
@@ -428,6 +461,17 @@ class _Index:
 
 #: Images with their places, None for one that the features do not have.
 Found = Iterable[tuple[RoiImage, _Place | None]]
+
+
+def _check_recipes(parts: Sequence[ForeignPart]) -> None:
+    """Refuse files of two encoders, patch sizes or magnifications, which a folder may mix."""
+    for name in _RECIPE:
+        values = {part.recipe[name]: part.file for part in parts if name in part.recipe}
+        if len(values) > 1:
+            (one, first), (two, second) = list(values.items())[:2]
+            raise HistobenchError(
+                f"{first} has {name} {one}, but {second} has {two}; use the files of one recipe"
+            )
 
 
 def _check_listed_once(found: Found) -> None:

@@ -19,7 +19,7 @@ from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
 from histobench.roi.data.sites import TargetColumns
-from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
+from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of, names_features
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
 from histobench.roi.registry.dataset_entry import is_name, not_found
@@ -264,6 +264,12 @@ def _with_combinations(
                 located(where, f"combine: {item!r} does not name two encoders; write a+b or [a, b]")
             )
         asked.append(name)
+    # `a` is the features given as a=PATH, unless an encoder of that name is asked for, too.
+    given = {
+        label_of(name).removesuffix("@elsewhere"): label_of(name) for name in filter(names_features, single)
+    }
+    given = {alias: label for alias, label in given.items() if alias not in single}
+    asked = ["+".join(given.get(part, part) for part in combined_parts(name)) for name in asked]
     asked = list(dict.fromkeys(asked))
     for name in asked:
         parts = combined_parts(name)

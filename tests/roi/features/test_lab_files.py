@@ -1,0 +1,158 @@
+"""Feature files as TRIDENT, CLAM and AnnData write them: the same calls, keys, dtypes and attributes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.roi.plan.plan_file import plan_from
+
+SCALES = {"patch_size": 256, "patch_size_level0": 512, "level0_magnification": 40, "target_magnification": 20}
+
+
+def save_h5(path: Path, arrays: dict[str, np.ndarray], attributes: dict[str, dict[str, object]]) -> None:
+    """Write as TRIDENT's and CLAM's `save_h5` do: resizable datasets in chunks of one row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for key, values in arrays.items():
+            shape = {"maxshape": (None, *values.shape[1:]), "chunks": (1, *values.shape[1:])}
+            dataset = file.create_dataset(key, shape=values.shape, dtype=values.dtype, **shape)
+            dataset[:] = values
+            dataset.attrs.update(attributes.get(key, {}))
+
+
+def slides(root: Path, *, kind: str = "slide", count: int = 12) -> tuple[Path, Path, np.ndarray]:
+    """Slide vectors or tiles of TRIDENT, with a table that names every slide but the last."""
+    draw = np.random.default_rng(3)
+    folder = root / ("slide_features_titan" if kind == "slide" else "features_uni_v1")
+    vectors = (draw.normal(size=(count, 6)) + 2.0 * (np.arange(count) % 2)[:, None]).astype(np.float32)
+    coords = np.stack([512 * np.arange(20), np.full(20, 1024)], axis=1).astype(np.int64)
+    for number, vector in enumerate(vectors):
+        name = f"S{number:02d}"
+        rows = vector if kind == "slide" else np.tile(vector, (20, 1))
+        told: dict[str, object] = {"name": name, "savetodir": str(folder)}
+        told |= {} if kind == "slide" else {"encoder": "uni_v1"}
+        arrays = {"features": rows, "coords": coords if number else coords[0]}
+        arrays = arrays if kind == "slide" else {"features": rows, "coords": coords}
+        save_h5(folder / f"{name}.h5", arrays, {"features": told, "coords": {**SCALES, **told}})
+    table = pd.DataFrame({"image_path": [f"S{number:02d}.svs" for number in range(count - 1)]})
+    table["label"] = ["ab"[number % 2] for number in range(count - 1)]
+    table["split"] = ["train" if number < count // 2 else "test" for number in range(count - 1)]
+    table.to_csv(root / "labels.csv", index=False)
+    return folder, root / "labels.csv", vectors
+
+
+def test_slide_vectors_of_trident_are_read_beside_the_coordinates_of_their_tiles(tmp_path: Path) -> None:
+    folder, labels, vectors = slides(tmp_path)
+    np.testing.assert_array_equal(hb.features(folder, labels).train.X, vectors[:6])
+
+
+@pytest.mark.parametrize("empty", ["slide", "tiles", "old coordinates", "damaged"])
+def test_an_empty_slide_matters_only_where_the_table_names_it(
+    empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, labels, _ = slides(tmp_path, kind="slide" if empty == "slide" else "tiles")
+    coords = np.zeros(0) if empty == "old coordinates" else np.zeros((0, 2), np.int64)
+    for name in ("S11", "S02"):
+        save_h5(folder / f"{name}.h5", {"features": np.zeros(0, np.float32), "coords": coords}, {})
+    if empty == "damaged":
+        (folder / "S02.h5").write_bytes((folder / "S01.h5").read_bytes())
+        (folder / "S11.h5").write_text("killed while it was written")
+    train = hb.features(folder, labels).train
+    if empty == "damaged":
+        assert len(set(np.asarray(train.groups))) == 6
+        return
+    assert "S02.h5 has no tiles; left out" in caplog.text
+    assert "S11" not in caplog.text
+    assert len(train.X) == (5 if empty == "slide" else 100)
+
+
+@pytest.mark.parametrize("writer", ["TRIDENT", "CLAM"])
+def test_pt_files_hold_an_array_or_a_tensor(writer: str, tmp_path: Path) -> None:
+    source, labels, vectors = slides(tmp_path)
+    folder = tmp_path / "pt"
+    folder.mkdir()
+    for number, file in enumerate(sorted(source.glob("*.h5"))):
+        torch.save(
+            vectors[number] if writer == "TRIDENT" else torch.from_numpy(vectors[number]),
+            folder / f"{file.stem}.pt",
+        )
+    np.testing.assert_array_equal(hb.features(folder, labels).test.X, vectors[6:11])
+
+
+def test_h5ad_rows_belong_to_the_slides_of_obs(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    _, labels, vectors = slides(tmp_path)
+    names = [f"S{number:02d}" for number in range(12) for _ in range(3)]
+    obs = pd.DataFrame({"slide_id": names}, index=[str(row) for row in range(36)])
+    anndata.AnnData(vectors.repeat(3, axis=0), obs=obs).write_h5ad(tmp_path / "tiles.h5ad")
+    sets = hb.features(tmp_path / "tiles.h5ad", labels)
+    np.testing.assert_array_equal(sets.train.X, vectors[:6].repeat(3, axis=0))
+    assert set(np.asarray(sets.train.groups)) == {f"S{number:02d}" for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("scalar", "has one value or a group as features; expected numbers [rows, dimension]"),
+        ("group", "has one value or a group as features"),
+        ("text", "features of type object; expected numbers"),
+        ("encoder", "has encoder virchow2, but"),
+        ("patch", "has patch_size 512, but"),
+        ("magnification", "has target_magnification 10, but"),
+        ("locked", "S00.h5 cannot be read"),
+        ("job", "has no feature files (.h5"),
+        ("coords only", "has no features: expected one of features"),
+        ("cube", "has features of shape (2, 3, 4)"),
+    ],
+)
+def test_bad_files_are_one_line(
+    damage: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, labels, _ = slides(tmp_path, kind="tiles")
+    with h5py.File(folder / "S00.h5", "r+") as file:
+        if damage in ("scalar", "group", "text", "cube", "coords only"):
+            del file["features"]
+        if damage == "scalar":
+            file["features"] = 1.0
+        elif damage == "group":
+            file["features/more"] = np.ones(3)
+        elif damage == "text":
+            file.create_dataset("features", data=["a"] * 20, dtype=h5py.string_dtype())
+            file["features"].attrs["encoder"] = "uni_v1"
+            del file["coords"]
+        elif damage == "cube":
+            file["features"] = np.ones((2, 3, 4))
+            file["coords"].resize((2, 2))
+        elif damage == "encoder":
+            file["features"].attrs["encoder"] = "virchow2"
+        elif damage == "patch":
+            file["coords"].attrs["patch_size"] = 512
+        elif damage == "magnification":
+            file["coords"].attrs["target_magnification"] = 10
+    if damage == "locked":
+        (folder / "S00.h5").write_bytes((folder / "S00.h5").read_bytes()[:300])
+    place = tmp_path if damage == "job" else folder
+    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(labels), "--features", str(place), *flags]) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join((shown.out + shown.err).split())
+    assert "Traceback" not in shown.err
+
+
+def test_combine_takes_the_given_features_and_downloads_nothing(tmp_path: Path) -> None:
+    folder, labels, _ = slides(tmp_path)
+    values = {"datasets": [str(labels)], "features": [f"uni_v1={folder}", f"conch_v15={folder}"]}
+    plan = plan_from({**values, "combine": ["uni_v1+conch_v15"]}, where="x", base=tmp_path)
+    assert plan.encoders[2:] == ("uni_v1@elsewhere+conch_v15@elsewhere",)
+    mixed = plan_from(
+        {**values, "encoders": ["uni_v1"], "combine": ["uni_v1+conch_v15"]}, where="x", base=tmp_path
+    )
+    assert mixed.encoders[-1] == "uni_v1+conch_v15@elsewhere"
