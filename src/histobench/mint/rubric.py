@@ -23,7 +23,7 @@ from histobench.core.files import HAND_WRITTEN, atomic_path, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.mint.agents.agent import EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
-from histobench.mint.agents.spending import CostLimitError
+from histobench.mint.agents.costs import CostLimitError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message

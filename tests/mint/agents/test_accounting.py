@@ -20,16 +20,10 @@ from histobench.core.http import RetryPolicy, retry_after
 from histobench.mint.agents.batch import HostedCarrier
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
+from histobench.mint.agents.hosts import Hosts
+from histobench.mint.agents.prices import TABLE, Price, find_price, read_prices
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.spending import (
-    TABLE,
-    Hosts,
-    Price,
-    RateLimiter,
-    RateLimits,
-    find_price,
-    read_prices,
-)
+from histobench.mint.agents.rate_limits import RateLimiter, RateLimits
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.episode_outcome import EpisodeOutcome
 from histobench.mint.results.uncertainty import pass_at, pass_hat, tries_rows

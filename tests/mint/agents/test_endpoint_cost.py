@@ -13,7 +13,8 @@ import pytest
 from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.spending import CostLimitError, CostTracker, Price
+from histobench.mint.agents.costs import CostLimitError, CostTracker, Ledger
+from histobench.mint.agents.prices import Price
 from histobench.mint.messages.parts import Message
 
 from .conftest import HISTORY
@@ -106,28 +107,54 @@ def test_two_processes_look_at_what_the_other_holds_back() -> None:
         )
         for me, other in (("a", "b"), ("b", "a"))
     )
-    with first.reserved(0.7):
-        assert told["a"] == (0.0, 0.7)
-        assert not second.has_room() or told["b"] == (0.0, 0.0)
-        first.book(Usage(), 0.7)
-        with pytest.raises(CostLimitError), second.reserved(0.5):
-            pass
-    with second.reserved(0.3):
-        assert told == {"a": (0.7, 0.0), "b": (0.0, 0.3)}
+    assert first.hold(0.7, waited=0.0)
+    assert told["a"] == (0.0, 0.7)
+    assert not second.hold(0.5, waited=0.0)
+    first.settle(0.7, 0.7)
+    with pytest.raises(CostLimitError):
+        second.hold(0.5, waited=0.0)
+    assert second.hold(0.3, waited=0.0)
+    assert told == {"a": (0.7, 0.0), "b": (0.0, 0.3)}
 
 
-def test_a_limit_that_cannot_be_kept_stops_the_run(
+def test_an_answer_without_usage_costs_what_was_held_back_for_it(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
     server.answer = lambda body, number: replies.Reply({"choices": [{"message": {"content": "4"}}]})
-    endpoint = connect(costs=CostTracker(max_cost=20.0), price=Price(1.0, 1.0))
+    endpoint = connect(costs=CostTracker(max_cost=1200.0), price=Price(1e6, 1e6))  # 558 dollars each
     endpoint.ask(HISTORY)
-    with pytest.raises(CostLimitError, match="does not report how many tokens"):
+    endpoint.ask(HISTORY)
+    with pytest.raises(CostLimitError, match=r"\$1116.0000 of at most \$1200.0000 spent"):
         endpoint.ask(HISTORY)
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2
 
 
 def test_a_question_of_a_batch_does_not_wait_for_money() -> None:
     costs = CostTracker(max_cost=1.0)
-    with costs.reserved(0.7), pytest.raises(CostLimitError), costs.reserved(0.7, wait=False):
-        pass
+    assert costs.hold(0.7)
+    with pytest.raises(CostLimitError):
+        costs.hold(0.7)
+
+
+def test_a_retry_that_could_pass_the_limit_is_not_sent(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"choices": []})
+    with pytest.raises(CostLimitError, match=r"\$558.0000 of at most"):
+        connect(costs=CostTracker(max_cost=1000.0), price=Price(1e6, 1e6)).ask(HISTORY)
+    assert len(server.requests) == 1
+
+
+def test_the_ledger_of_a_folder_remembers_unusable_answers_and_killed_processes(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "spent.jsonl"
+    ledger = Ledger(path, before=lambda: 0.5)  # an older version spent that
+    assert ledger.spent == 0.5
+    assert not path.exists()
+    costs = CostTracker(max_cost=2.0, spent=ledger.spent, keep=ledger.keep)
+    assert costs.hold(0.4)
+    costs.settle(0.4, 0.3)
+    assert Ledger(path, before=lambda: 9.9).spent == pytest.approx(0.8)
+    assert costs.hold(0.4)  # and the process is killed
+    with path.open("a") as file:
+        file.write('{"dollars": 0.')
+    assert Ledger(path).spent == pytest.approx(1.2)

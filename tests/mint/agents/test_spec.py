@@ -9,9 +9,9 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent_spec import parse_agent
 from histobench.mint.agents.completion import Sampling, Usage
+from histobench.mint.agents.prices import FREE, Price, find_price, read_prices
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.provider import Capabilities, Question
-from histobench.mint.agents.spending import FREE, Price, find_price, read_prices
 from histobench.mint.messages.parts import Message
 
 

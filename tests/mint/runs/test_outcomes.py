@@ -51,7 +51,7 @@ def test_every_ending_is_an_outcome_of_its_own(
         ("solved", replies.chat("<solution>1</solution>")),
         ("wrong", replies.chat("<solution>-7</solution>")),
         ("out_of_turns", replies.chat("<execute>1</execute>")),
-        ("invalid_action", replies.chat("Hm.")),
+        ("refused_in_words", replies.chat("I'm sorry, but I can't assist with that request.")),
         ("truncated", replies.chat("<execute>so mu", finish="length")),
         ("refused", replies.Reply({"choices": [{"message": refusal, "finish_reason": "stop"}]})),
         ("filtered", replies.chat(None, finish="content_filter")),

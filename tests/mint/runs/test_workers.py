@@ -19,7 +19,7 @@ import pytest
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.mint.agents.spending import CostTracker
+from histobench.mint.agents.costs import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs import episode_queue

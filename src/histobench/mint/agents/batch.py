@@ -22,7 +22,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, read_plain, read_plain_text, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.redaction import redact
-from histobench.mint.agents.client import Endpoint, clean_completion
+from histobench.mint.agents.client import Bill, Endpoint, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
 from histobench.mint.agents.provenance import with_receipt
 from histobench.mint.agents.providers.provider import (
@@ -115,16 +115,13 @@ BatchCarrier = CommandCarrier | HostedCarrier
 class BatchEndpoint(Endpoint):
     """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
 
-    #: A batch waits for every running episode: one that waited for the batch to be paid would wait for ever.
-    waits_for_money = False
-
     def __init__(self, *args: Any, carrier: BatchCarrier, folder: Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self._carrier = carrier
         self._folder = folder
         self._changed = threading.Condition()
         self._episodes = 0
-        self._waiting: list[tuple[Question, Future[Completion]]] = []
+        self._waiting: list[tuple[Question, Future[Completion], Bill]] = []
         self._last = time.monotonic()
         self._ended = False
         self._thread: threading.Thread | None = None
@@ -140,25 +137,30 @@ class BatchEndpoint(Endpoint):
             self._changed.notify_all()
 
     def deliver(self, question: Question) -> Completion:
-        answer: Future[Completion] = Future()
-        with self._changed:
-            if self._ended:
-                raise ProviderError("the request was interrupted")
-            self._waiting.append((question, answer))
-            self._last = time.monotonic()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="batches", daemon=True)
-                self._thread.start()
-        completion = answer.result()
-        self.costs.book(completion.usage, self.cost(completion))
-        return completion
+        # Without waiting: a batch waits for every running episode, so waiting for its cost would never end.
+        self.costs.hold(question.worst or 0.0)
+        bill, answer = Bill(), Future[Completion]()
+        try:
+            with self._changed:
+                if self._ended:
+                    raise ProviderError("the request was interrupted")
+                self._waiting.append((question, answer, bill))
+                self._last = time.monotonic()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name="batches", daemon=True)
+                    self._thread.start()
+            completion = answer.result()
+            bill.answered = True
+            return completion
+        finally:
+            self.settle(question, bill)
 
     def stop(self) -> None:
         with self._changed:
             self._ended = True
             waiting, self._waiting = self._waiting, []
             self._changed.notify_all()
-        for _, answer in waiting:
+        for _, answer, _ in waiting:
             answer.set_exception(ProviderError("the request was interrupted"))
         super().stop()
 
@@ -180,18 +182,20 @@ class BatchEndpoint(Endpoint):
         everyone = bool(self._waiting) and len(self._waiting) >= self._episodes
         return everyone and time.monotonic() - self._last >= QUIET_S
 
-    def _send(self, batch: list[tuple[Question, Future[Completion]]]) -> None:
+    def _send(self, batch: list[tuple[Question, Future[Completion], Bill]]) -> None:
+        for _, _, bill in batch:
+            bill.sent = True
         try:
-            answers = self._answers([question for question, _ in batch])
-        except Exception as error:  # whoever waits has to learn of it, whatever it is
-            for _, answer in batch:
+            answers = self._answers([question for question, _, _ in batch])
+        except Exception as error:  # the waiting episodes have to get it, whatever it is
+            for _, answer, _ in batch:
                 answer.set_exception(
                     error if isinstance(error, ProviderError) else ProviderError(f"the batch failed: {error}")
                 )
             return
-        for number, (question, answer) in enumerate(batch):
+        for number, (question, answer, bill) in enumerate(batch):
             try:
-                answer.set_result(self._completion(answers.get(f"request-{number}"), question))
+                answer.set_result(self._completion(answers.get(f"request-{number}"), question, bill))
             except Exception as error:  # a refusal is this episode's alone
                 answer.set_exception(error)
 
@@ -213,20 +217,21 @@ class BatchEndpoint(Endpoint):
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
         return found
 
-    def _completion(self, response: Mapping[str, Any] | None, question: Question) -> Completion:
+    def _completion(self, response: Mapping[str, Any] | None, question: Question, bill: Bill) -> Completion:
         if response is None or not isinstance(response.get("body"), Mapping):
             raise ProviderError(f"the batch holds no answer ({redact(str(response))[:200]})")
         body, status = response["body"], response.get("status_code", 200)
-        problem = None
+        text, problem = json.dumps(body), None
+        bill.note(self.api, status, text, body)
         if status == 200:
             try:
                 completion = clean_completion(self.api, body, question.sampling)
             except MalformedAnswerError as error:
                 raise ProviderError(f"not an answer: {redact(str(error))[:200]}") from error
         else:
-            problem = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
-            if not is_filtered(status, json.dumps(body)):
-                if is_too_long(status, json.dumps(body)):
+            problem = f"HTTP {status}: {redact(text)[:200]}"
+            if not is_filtered(status, text):
+                if is_too_long(status, text):
                     raise RequestRefusedError(problem)
                 raise ProviderError(problem)
             completion = Completion("", finish=f"{FILTERED}:HTTP {status}")

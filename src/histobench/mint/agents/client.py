@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.address import address_identity
@@ -24,6 +25,9 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
+from histobench.mint.agents.costs import CostTracker
+from histobench.mint.agents.hosts import Balance, Host, Hosts
+from histobench.mint.agents.prices import Price
 from histobench.mint.agents.provenance import body_bytes, with_receipt
 from histobench.mint.agents.providers.provider import (
     Capabilities,
@@ -33,16 +37,7 @@ from histobench.mint.agents.providers.provider import (
     is_filtered,
     is_too_long,
 )
-from histobench.mint.agents.spending import (
-    EMPTY_ATTEMPTS,
-    HOPELESS,
-    Balance,
-    CostTracker,
-    Host,
-    Hosts,
-    Price,
-    RateLimits,
-)
+from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -52,7 +47,13 @@ if TYPE_CHECKING:
     import httpx
 
 _COMPLAINT_CHARS = 300
-#: No answer of a language model is as long; whoever sends more would fill the memory.
+#: Every other episode would end the same way: no money, a wrong key, a wrong address or model.
+HOPELESS = frozenset({401, 402, 403, 404, 405})
+#: How often an empty text is asked for again before it counts as what the model says.
+EMPTY_ATTEMPTS = 2
+#: With all of 4xx but 408: the server did not begin to answer.
+_REFUSED = frozenset({503, 529})
+#: Longer answers are not read.
 MAX_ANSWER_BYTES = 32 << 20
 #: So much of an error is read for what it says.
 _READ_CHARS = 16 << 10
@@ -70,9 +71,6 @@ class Endpoint:
 
     `others` are more servers of the same model; `balance` says which of them is asked next.
     """
-
-    #: Whether a question may wait until others have told what they cost.
-    waits_for_money = True
 
     def __init__(
         self,
@@ -129,8 +127,7 @@ class Endpoint:
         if known is not None:
             return known
         worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
-        with self.costs.reserved(worst, wait=self.waits_for_money):
-            completion = self.deliver(Question(messages, sampling, functions, deadline))
+        completion = self.deliver(Question(messages, sampling, functions, deadline, worst))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
@@ -194,21 +191,26 @@ class Endpoint:
             host = self._hosts.pick()
             host.asked += 1
             host.busy += 1
+            bill = Bill()
             try:
                 await self._wait_for(host, question)
-                async with slots:
-                    completion = await self._attempt(client, question, host)
+                await self._hold(question)
+                try:
+                    async with slots:
+                        completion = await self._attempt(client, question, host, bill)
+                    bill.answered = True
+                finally:  # also when interrupted: what was sent may be billed
+                    self.settle(question, bill)
             except _TryDifferentlyError as lesson:
                 host.capabilities = lesson.capabilities
                 lessons += 1
                 continue
             except _PassingFailureError as failure:
                 problem, wait = str(failure), failure.wait
+                discarded += bill.usage if bill.usage.known else Usage()
             else:
                 host.limiter.settle(question.estimate, completion.usage.total_tokens)
-                self.costs.book(completion.usage, self.cost(completion))
-                spent = not self.costs.has_room()  # what an empty answer cost may leave no room for another
-                if not completion.is_empty or empty >= min(EMPTY_ATTEMPTS, self._retry.attempts - 1) or spent:
+                if not completion.is_empty or empty >= min(EMPTY_ATTEMPTS, self._retry.attempts - 1):
                     retries = failures + empty + lessons
                     receipt = completion.receipt and replace(completion.receipt, retries=retries)
                     return replace(completion, discarded=discarded, receipt=receipt)
@@ -217,7 +219,7 @@ class Endpoint:
                 problem, wait = "", None
             finally:
                 host.busy -= 1
-            if not problem:  # no failure: who says nothing again and again has said so
+            if not problem:  # an empty answer is not a failure
                 await self._sleep(self._retry.pause(empty))
                 continue
             failures += 1
@@ -233,7 +235,23 @@ class Endpoint:
             elif wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
                 await self._sleep(pause)
 
-    async def _attempt(self, client: httpx.AsyncClient, question: Question, host: Host) -> Completion:
+    async def _hold(self, question: Question) -> None:
+        """Wait until the cost limit has room for one more request; raises `CostLimitError`."""
+        began = time.monotonic()
+        while not self.costs.hold(question.worst or 0.0, waited=time.monotonic() - began):
+            await asyncio.sleep(random.uniform(0.05, 0.2))
+
+    def settle(self, question: Question, bill: Bill) -> None:
+        """Book the usage that was reported, or all that was held back if none was and it may be billed."""
+        if self.price is None:
+            cost = None
+        elif (cost := self.price.of(bill.usage)) is None:
+            cost = question.worst if bill.sent and not bill.refused else 0.0
+        self.costs.settle(question.worst or 0.0, cost, bill.usage if bill.answered else None)
+
+    async def _attempt(
+        self, client: httpx.AsyncClient, question: Question, host: Host, bill: Bill
+    ) -> Completion:
         import httpx
 
         capabilities = host.capabilities
@@ -242,7 +260,7 @@ class Endpoint:
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
-                response = await self._post(client, request, host)
+                response = await self._post(client, request, host, bill)
         except TimeoutError as error:
             limit = self._retry.answer_timeout
             raise _PassingFailureError(f"no answer within {limit:g} s") from error
@@ -252,26 +270,31 @@ class Endpoint:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
         seconds = time.monotonic() - began
         host.limiter.hear(response.headers)
-        completion, payload, problem = self._read(response, question.sampling, host)
+        payload = _payload(response)
+        bill.note(host.api, response.status_code, response.text[:_READ_CHARS], payload)
+        completion, problem = self._read(response, payload, question.sampling, host)
         return with_receipt(
             completion,
             host.api,
             request,
             question.sampling,
             capabilities,
-            payload,
+            payload or {},
             seconds=seconds,
             problem=problem,
         )
 
-    async def _post(self, client: httpx.AsyncClient, request: Request, host: Host) -> httpx.Response:
+    async def _post(
+        self, client: httpx.AsyncClient, request: Request, host: Host, bill: Bill
+    ) -> httpx.Response:
         """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
         import httpx
 
         body = bytearray()
         headers = {**request.headers, "content-type": "application/json"}
+        content, extensions = body_bytes(request), {"trace": bill.trace}
         async with client.stream(
-            "POST", request.url, content=body_bytes(request), headers=headers
+            "POST", request.url, content=content, headers=headers, extensions=extensions
         ) as response:
             async for piece in response.aiter_bytes():
                 body += piece
@@ -283,17 +306,16 @@ class Endpoint:
         return httpx.Response(response.status_code, headers=kept, content=bytes(body))
 
     def _read(
-        self, response: httpx.Response, sampling: Sampling, host: Host
-    ) -> tuple[Completion, dict[str, Any], str | None]:
-        """The answer, what it was read from, and the complaint of a filter that withheld it."""
-        payload = _payload(response)
+        self, response: httpx.Response, payload: dict[str, Any] | None, sampling: Sampling, host: Host
+    ) -> tuple[Completion, str | None]:
+        """The answer, and the complaint of a filter that withheld it."""
         status = _status(response, payload)
         if status == 200:
             if payload is None:
                 kind = response.headers.get("content-type", "no content type")
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
-                return clean_completion(host.api, payload, sampling), payload, None
+                return clean_completion(host.api, payload, sampling), None
             except MalformedAnswerError as error:
                 raise _PassingFailureError(_shortened(str(error))) from error
         text = response.text[:_READ_CHARS]
@@ -301,7 +323,7 @@ class Endpoint:
         if is_too_long(status, text):
             raise RequestRefusedError(complaint)
         if is_filtered(status, text):
-            return Completion("", finish=f"{FILTERED}:HTTP {status}"), payload or {}, complaint
+            return Completion("", finish=f"{FILTERED}:HTTP {status}"), complaint
         if status in PASSING and "insufficient_quota" not in text:
             raise _PassingFailureError(complaint, retry_after(response.headers))
         lesson = host.capabilities.learnt(text) if status in (400, 422) else None
@@ -339,6 +361,29 @@ def _most_tokens(message: Message) -> int:
     return MESSAGE_TOKENS + records + MOST_IMAGE_TOKENS * len(message.images)
 
 
+@dataclass
+class Bill:
+    """What is known of the price of one request."""
+
+    sent: bool = False
+    #: The provider refused the request, which costs nothing unless it reports tokens.
+    refused: bool = False
+    usage: Usage = field(default_factory=lambda: Usage(known=False))
+    answered: bool = False
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Hear from httpx that the request leaves."""
+        self.sent = self.sent or event.endswith("send_request_headers.started")
+
+    def note(self, api: ProviderAPI, status: int, text: str, payload: Mapping[str, Any] | None) -> None:
+        """Read what a response tells of its price."""
+        # A filter that withholds an answer has read the question (Azure bills such a 400).
+        filtered = is_filtered(status, text)
+        self.refused = (status in _REFUSED or (400 <= status < 500 and status != 408)) and not filtered
+        if payload is not None:
+            self.usage = api.usage(payload)
+
+
 class _PassingFailureError(Exception):
     """Ask again, after `wait` seconds if the provider said so."""
 
@@ -359,7 +404,10 @@ def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sam
     """The answer in a response, cut at the stop sequences; raises `MalformedAnswerError`."""
     completion = api.completion(payload)
     # Without keys of this process, and without halves of characters that no file can carry.
-    records = (_clean_value(part_record(part, inline=True)) for part in completion.parts)
+    try:
+        records = [_clean_value(part_record(part, inline=True)) for part in completion.parts]
+    except RecursionError:
+        raise MalformedAnswerError("the answer is nested too deep") from None
     parts: tuple[Part, ...] = tuple(map(part_from_record, records))
     if not parts and not completion.text and completion.usage.reasoning_tokens:
         parts = (Reasoning(),)  # it thought, and the provider does not show what
@@ -393,8 +441,8 @@ def _status(response: httpx.Response, payload: dict[str, Any] | None) -> int:
 
 
 def _shortened(text: str) -> str:
-    # Hidden first, cut afterwards: half a key is still a part of one.
-    text = " ".join(redact(text).split())
+    # Cut before and after: hiding takes time, and a key may be cut in half only where nothing is shown.
+    text = " ".join(redact(text[:_READ_CHARS]).split())
     return text if len(text) <= _COMPLAINT_CHARS else f"{text[:_COMPLAINT_CHARS]}..."
 
 

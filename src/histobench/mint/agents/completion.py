@@ -23,6 +23,8 @@ _ENDINGS: dict[str, Ending] = {
     "spii": "filtered",
     "image_safety": "filtered",
 }
+#: A server that reports more for one answer has miscounted.
+_MOST_TOKENS = 10**12
 #: The `finish` of an answer that was withheld before or while it was written; the provider's word follows.
 FILTERED = "content_filter"
 
@@ -97,10 +99,16 @@ class Usage:
             counts = [[int(count) for count in counts] for counts in (read, written)]
         except (TypeError, ValueError, OverflowError):
             return cls(known=False)
-        if min(*counts[0], *counts[1]) < 0:
+        if not all(0 <= count <= _MOST_TOKENS for side in counts for count in side):
             return cls(known=False)
-        told = {name: count for name, count in among.items() if isinstance(count, int) and count > 0}
-        usage: Usage = replace(cls(sum(counts[0]), sum(counts[1])), **told)  # type: ignore[arg-type]
+        read_tokens, written_tokens = sum(counts[0]), sum(counts[1])
+        most = {"cached_tokens": read_tokens, "cache_writes": read_tokens, "reasoning_tokens": written_tokens}
+        told = {
+            name: count for name, count in among.items() if isinstance(count, int) and 0 < count <= most[name]
+        }
+        if sum(told.get(name, 0) for name in ("cached_tokens", "cache_writes")) > read_tokens:
+            told = {}
+        usage: Usage = replace(cls(read_tokens, written_tokens), **told)  # type: ignore[arg-type]
         return usage
 
     def as_published(self, prefix: str = "") -> dict[str, int]:

@@ -14,12 +14,15 @@ from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.batch import BatchCarrier, BatchEndpoint, CommandCarrier, HostedCarrier
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.costs import CostTracker
+from histobench.mint.agents.hosts import Balance
 from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
+from histobench.mint.agents.prices import FREE, Price, find_price
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.provider import ProviderAPI
+from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
-from histobench.mint.agents.spending import FREE, Balance, CostTracker, Price, RateLimits, find_price
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
 #: Kinds of agents whose requests fit the common batch format.

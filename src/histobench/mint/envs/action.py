@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +17,7 @@ Outcome = Literal[
     "invalid_action",
     "truncated",
     "refused",
+    "refused_in_words",
     "filtered",
     "too_long",
     "over_limit",
@@ -24,6 +26,16 @@ Outcome = Literal[
 ]
 #: Why a message is no action: no tag in it, nothing but reasoning, no call, or calls that cannot be made.
 Fault = Literal["", "no_tag", "reasoning_only", "no_call", "malformed_call"]
+
+
+#: A first sentence that declines: "I'm sorry, but I can't help with that."
+_REFUSAL = re.compile(
+    r"[^.!?\n]{0,80}\b(?:(?:i|we)\s+(?:can(?:not|\s+not|['’]?t)|(?:am|are)\s+(?:not\s+able|unable)\s+to|won['’]?t"
+    r"|will\s+not|must\s+(?:decline|refuse)\s+to|(?:decline|refuse)\s+to)|i['’]m\s+(?:not\s+able|unable)\s+to)"
+    r"\s+(?:\w+\s+)?(?:help|assist|comply|provide|fulfil+|answer|do\s+(?:that|this)|support|engage|participate"
+    r"|discuss|create|generate|share|continue)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,17 @@ def is_reasoning_only(message: Message) -> bool:
     """Whether the model thought, and then neither said nor called anything."""
     thought = any(isinstance(part, Reasoning) for part in message.parts)
     return thought and not message.content.strip() and not message.calls
+
+
+def refuses_in_words(text: str) -> bool:
+    """Whether the first or second sentence of a message declines to help; a rule of words, not a judgment.
+
+    >>> refuses_in_words("I'm sorry. I cannot help with that."), refuses_in_words("I cannot find the value.")
+    (True, False)
+    """
+    words = text.removeprefix("Assistant:").lstrip(" \n*\"'")[:400]
+    second = re.split(r"[.!?]\s+", words, maxsplit=1)[-1]
+    return bool(_REFUSAL.match(words) or _REFUSAL.match(second))
 
 
 def provider_error(message: str, outcome: Outcome = "too_long") -> Action:

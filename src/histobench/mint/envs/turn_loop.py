@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from histobench.mint.envs.action import Action, Outcome
+from histobench.mint.envs.action import Action, Outcome, refuses_in_words
 from histobench.mint.messages.parts import (
     FEEDBACK_HEADING,
     Ending,
@@ -152,7 +152,8 @@ def unsolved(action: Action) -> Outcome:
     if action.kind == "execute":
         return "out_of_turns"
     endings: dict[Ending, Outcome] = {"refusal": "refused", "length": "truncated", "filtered": "filtered"}
-    return endings.get(action.ending, "invalid_action")
+    in_words = action.kind == "invalid" and refuses_in_words(action.text)
+    return endings.get(action.ending, "refused_in_words" if in_words else "invalid_action")
 
 
 def steps_left(state: State, budget: Budget) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from histobench.mint.agents.agent import Player
 from histobench.mint.agents.agent_spec import AgentSpec
 from histobench.mint.agents.completion import ProviderError, Sampling
-from histobench.mint.agents.spending import CostLimitError, CostTracker
+from histobench.mint.agents.costs import CostLimitError, CostTracker
 from histobench.mint.configs.cell import Cell
 from histobench.mint.envs.action import Outcome
 from histobench.mint.runs.cell_store import CellStore

@@ -15,8 +15,10 @@ from histobench.mint import sandbox
 from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.costs import CostTracker, Ledger
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
-from histobench.mint.agents.spending import CostTracker, Price, RateLimits, find_price, read_prices
+from histobench.mint.agents.prices import Price, find_price, read_prices
+from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
@@ -26,7 +28,7 @@ from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_queue import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell, parse_budgets, plan_cells, plan_expert
-from histobench.mint.runs.run_options import ANSWERS, OUTPUT, RunOptions
+from histobench.mint.runs.run_options import ANSWERS, OUTPUT, SPENT, RunOptions
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches, tasks_checksum
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task, as_rule
@@ -234,8 +236,11 @@ def _costs(
             others=writer.spent_by_others,
             keep=writer.keep_spent,
         )
-    here = cache.spent() if cache else spent_below(output, without=WRITERS)
-    return CostTracker(max_cost=options.max_cost, spent=here + spent_by_writers(output))
+    ledger = Ledger(
+        output / SPENT, before=lambda: cache.spent() if cache else spent_below(output, without=WRITERS)
+    )
+    spent = ledger.spent + spent_by_writers(output)
+    return CostTracker(max_cost=options.max_cost, spent=spent, keep=ledger.keep)
 
 
 def _share(limit: float | None, writer: Writer | None) -> float | None:

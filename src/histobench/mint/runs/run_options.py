@@ -6,13 +6,15 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError
 from histobench.core.records import option, options_of, record
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
-from histobench.mint.agents.spending import Balance
+from histobench.mint.agents.hosts import Balance
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import Form
 
 OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
+#: What every request of runs in the folder cost, below the results.
+SPENT = "spent.jsonl"
 #: Tokens of one message in Consult by default: five messages are the 4,000 tokens of its protocol.
 CONSULT_MAX_TOKENS = 800
 

@@ -76,21 +76,21 @@ class AnthropicAPI(ProviderAPI):
             headers["x-api-key"] = self.api_key
         return Request(joined(self.base_url, "messages"), body, headers)
 
-    def completion(self, payload: Mapping[str, Any]) -> Completion:
+    def usage(self, payload: Mapping[str, Any]) -> Usage:
+        return _usage(payload.get("usage"))
+
+    def read(self, payload: Mapping[str, Any]) -> Completion:
         """The blocks of an answer as parts, in their order."""
         blocks = payload.get("content")
         if not isinstance(blocks, list) or payload.get("type", "message") != "message":
             raise MalformedAnswerError("no content in the answer")
-        try:
-            parts = [self._part(block) for block in blocks]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedAnswerError(f"a block without text ({error!r})") from error
+        parts = [self._part(block) for block in blocks]
         finish = payload.get("stop_reason")
         if finish == "refusal":
             parts = [Refusal(part.text) if isinstance(part, Text) else part for part in parts]
             if not any(isinstance(part, Refusal) for part in parts):
                 parts.append(Refusal(""))  # it said nothing, and nothing goes back in its name
-        return completion_of(parts, _usage(payload.get("usage")), finish)
+        return completion_of(parts, self.usage(payload), finish)
 
     def _part(self, block: Mapping[str, Any]) -> Part:
         origin = self.origin(dict(block))

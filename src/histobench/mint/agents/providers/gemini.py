@@ -83,24 +83,22 @@ class GeminiAPI(ProviderAPI):
         url = joined(self.base_url, f"models/{self.model}:generateContent")
         return Request(url, body, headers)
 
-    def completion(self, payload: Mapping[str, Any]) -> Completion:
+    def usage(self, payload: Mapping[str, Any]) -> Usage:
+        return _usage(payload.get("usageMetadata"))
+
+    def read(self, payload: Mapping[str, Any]) -> Completion:
         """All parts of the first candidate; thoughts are no text."""
-        candidates = payload.get("candidates")
-        usage = _usage(payload.get("usageMetadata"))
-        feedback = payload.get("promptFeedback")
+        candidates, feedback = payload.get("candidates"), payload.get("promptFeedback")
         if not candidates and isinstance(feedback, Mapping) and feedback.get("blockReason"):
-            return Completion("", usage, f"{FILTERED}:{feedback['blockReason']}")
+            return Completion("", self.usage(payload), f"{FILTERED}:{feedback['blockReason']}")
         if not isinstance(candidates, list) or not candidates:
-            raise MalformedAnswerError(f"no candidate in the answer ({payload.get('promptFeedback')})")
-        try:
-            finish = candidates[0].get("finishReason")
-            if finish not in (*_OWN_ENDINGS, *_FILTERS):
-                raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-            content = candidates[0].get("content", {}).get("parts", [])
-            parts = [self._part(part, position) for position, part in enumerate(content)]
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
-            raise MalformedAnswerError(f"not a candidate ({error!r})") from error
-        return completion_of(parts, usage, finish)
+            raise MalformedAnswerError(f"no candidate in the answer ({feedback})")
+        finish = candidates[0].get("finishReason")
+        if finish not in (*_OWN_ENDINGS, *_FILTERS):
+            raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
+        content = candidates[0].get("content", {}).get("parts", [])
+        parts = [self._part(part, position) for position, part in enumerate(content)]
+        return completion_of(parts, self.usage(payload), finish)
 
     def _thinking(self, effort: str) -> dict[str, Any]:
         if _BUDGETED.search(self.model):

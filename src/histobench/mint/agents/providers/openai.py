@@ -11,6 +11,7 @@ from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
     ReasoningHistory,
+    Usage,
     whole_characters,
 )
 from histobench.mint.agents.providers.provider import (
@@ -70,28 +71,21 @@ class ChatCompletionsAPI(ProviderAPI):
                 body["tool_choice"] = "required"
         return Request(joined(self.base_url, "chat/completions"), body, self.bearer)
 
-    def completion(self, payload: Mapping[str, Any]) -> Completion:
+    def usage(self, payload: Mapping[str, Any]) -> Usage:
+        return openai_usage(payload.get("usage"), "prompt_tokens", "completion_tokens")
+
+    def read(self, payload: Mapping[str, Any]) -> Completion:
         """The first choice of an answer: its text, reasoning, calls, and why it ended."""
-        try:
-            choice = payload["choices"][0]
-            message = choice["message"]
-            silent = message.get("tool_calls") or choice.get("finish_reason") == "content_filter"
-            content = message.get("content") if silent else message["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise MalformedAnswerError(f"no message in the answer ({error!r})") from error
-        finish = choice.get("finish_reason")
+        choice = payload["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        content = message.get("content")
         if finish == "error":
             raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-        if content is None and (finish in _WITHOUT_TEXT or message.get("refusal")):
-            content = ""  # calls alone, all tokens went into reasoning, or a filter withheld it
-        if not isinstance(content, str | list):
-            raise MalformedAnswerError(f"the text of the answer is {type(content).__name__}")
-        try:
-            parts = self._parts(message, content)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedAnswerError(f"a part of the answer is not as documented ({error!r})") from error
-        usage = openai_usage(payload.get("usage"), "prompt_tokens", "completion_tokens")
-        return completion_of(parts, usage, finish)
+        if content is None:  # calls alone, all tokens went into reasoning, or a filter withheld it
+            if not (message.get("tool_calls") or message.get("refusal") or finish in _WITHOUT_TEXT):
+                raise MalformedAnswerError("no text in the answer")
+            content = ""
+        return completion_of(self._parts(message, content), self.usage(payload), finish)
 
     def _parts(self, message: Mapping[str, Any], content: str | list[Any]) -> list[Part]:
         parts: list[Part] = []

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, Usage, whole_characters
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    ReasoningHistory,
+    Sampling,
+    Usage,
+    whole_characters,
+)
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -18,6 +25,7 @@ from histobench.mint.messages.parts import (
     Reasoning,
     Refusal,
     Text,
+    ToolCall,
     ToolSpec,
     spoken,
 )
@@ -65,6 +73,8 @@ class Question:
     sampling: Sampling
     functions: Sequence[ToolSpec] = ()
     deadline: float | None = None
+    #: Dollars that one request can cost at most; None where the price is unknown.
+    worst: float | None = None
 
     @property
     def estimate(self) -> float:
@@ -122,8 +132,23 @@ class ProviderAPI(ABC):
         """The request for the next message of a conversation."""
 
     @abstractmethod
+    def usage(self, payload: Mapping[str, Any]) -> Usage:
+        """The tokens that a response reports, also one without an answer."""
+
+    @abstractmethod
+    def read(self, payload: Mapping[str, Any]) -> Completion:
+        """The answer in a response; what is not as documented may raise anything."""
+
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """The answer in a response; raises `MalformedAnswerError`."""
+        """The answer in a response; raises `MalformedAnswerError` and nothing else."""
+        try:
+            completion = self.read(payload)
+            _check_types(completion)
+        except MalformedAnswerError:
+            raise
+        except Exception as error:  # a server may send anything
+            raise MalformedAnswerError(f"the answer is not as documented ({error!r})") from error
+        return completion
 
     @property
     def bearer(self) -> dict[str, str]:
@@ -227,6 +252,24 @@ def openai_usage(usage: Any, read: str, written: str) -> Usage:
         if isinstance(among_written, Mapping)
         else None,
     )
+
+
+def _check_types(completion: Completion) -> None:
+    """Raise TypeError where a server sent another type than the one that is documented."""
+    fields: list[Any] = [completion.text, completion.finish or ""]
+    for part in completion.parts:
+        match part:
+            case Text(text=text) | Reasoning(text=text) | Refusal(text=text):
+                fields.append(text)
+            case ToolCall():
+                fields += [part.id, part.name, part.written]
+                if not isinstance(part.arguments, dict | None):
+                    raise TypeError("the arguments of a call are not an object")
+            case Image():
+                fields.append(part.media_type)
+    for value in fields:
+        if not isinstance(value, str):
+            raise TypeError(f"{type(value).__name__} instead of text")
 
 
 def _sendable(message: Message, history: ReasoningHistory) -> Message:

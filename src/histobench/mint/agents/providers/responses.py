@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, whole_characters
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, Usage, whole_characters
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
@@ -61,19 +61,18 @@ class ResponsesAPI(ProviderAPI):
                 body["tool_choice"] = "required"
         return Request(joined(self.base_url, "responses"), body, self.bearer)
 
-    def completion(self, payload: Mapping[str, Any]) -> Completion:
+    def usage(self, payload: Mapping[str, Any]) -> Usage:
+        return openai_usage(payload.get("usage"), "input_tokens", "output_tokens")
+
+    def read(self, payload: Mapping[str, Any]) -> Completion:
         output = payload.get("output")
         if not isinstance(output, list):
             raise MalformedAnswerError("no output in the answer")
         finish = (payload.get("incomplete_details") or {}).get("reason") or payload.get("status")
         if finish in ("failed", "cancelled"):
             raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-        try:
-            parts = [part for item in output for part in self._parts(item)]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedAnswerError(f"an item of the answer is not as documented ({error!r})") from error
-        usage = openai_usage(payload.get("usage"), "input_tokens", "output_tokens")
-        return completion_of(parts, usage, finish)
+        parts = [part for item in output for part in self._parts(item)]
+        return completion_of(parts, self.usage(payload), finish)
 
     def _parts(self, item: Mapping[str, Any]) -> list[Part]:
         origin = self.origin(dict(item))
