@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import add_results, seed
-from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview, say, with_bounds
+from histobench.cli.terminal import (
+    Busy,
+    count_of,
+    labelled,
+    open_terminal,
+    print_answer,
+    print_overview,
+    say,
+    with_bounds,
+)
 from histobench.core.errors import HistobenchError
 from histobench.core.files import without_nan, write_json
 from histobench.core.text import listed
@@ -148,20 +157,26 @@ def compare_command(args: argparse.Namespace) -> int:
 
 def _print_short(comparison: Comparison, console: Console) -> None:
     """One screen: the ranked table of one dataset, or encoders x datasets and the ranking over them."""
-    from histobench.roi.comparison.grids import ranked_grid, ranking_grid
+    from histobench.roi.comparison.answer import answer, evidence_of
+    from histobench.roi.comparison.grids import ranked_grids, ranking_grid
     from histobench.roi.plan.summary import datasets_overview
 
     if len(comparison.tables) == 1:
-        grid = ranked_grid(comparison, comparison.tables[0], digits=3)
-        print_grid(grid if len(columns_that_fit(grid, console.width)) == 1 else _compact(grid), console)
+        for grid in ranked_grids(comparison, comparison.tables[0], digits=3):
+            print_grid(grid if len(columns_that_fit(grid, console.width)) == 1 else _compact(grid), console)
         return
     print_overview(datasets_overview(comparison), console)
     if comparison.ranking is not None:
         print_grid(ranking_grid(comparison.ranking, comparison.alpha, digits=3), console)
     level = f"{100 * (1 - comparison.alpha):g}%"
     lower = "; lower is better" if comparison.lower_is_better else ""
-    console.print(f"Value [{level} interval]; * best, = not shown to differ from the best{lower}.")
-    console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
+    tested = any(table.standings is not None for table in comparison.tables)
+    marks = "; * may be the best" if tested else ""
+    console.print(f"Value [{level} interval]{marks}{lower}.")
+    if tested:
+        console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
+    found = answer(evidence_of(comparison), task=comparison.task, metric=comparison.metric)
+    print_answer(found.text, console)
 
 
 def _compact(grid: Grid) -> Grid:
@@ -171,7 +186,7 @@ def _compact(grid: Grid) -> Grid:
         value, bracket, interval = cell.partition(" [")
         return value + _ZERO.sub("", bracket + interval).replace(", ", ",") if bracket else cell
 
-    header = (title.replace("difference to best", "to best") for title in grid.header[1:])
+    header = (title.replace("difference to first", "to first") for title in grid.header[1:])
     rows = tuple(tuple(map(short, row[1:])) for row in grid.rows)
     return replace(grid, header=tuple(header), rows=rows)
 

@@ -15,6 +15,7 @@ from histobench.cli.terminal import (
     count_of,
     in_flags,
     open_terminal,
+    print_answer,
     print_columns,
     print_overview,
     say,
@@ -190,6 +191,8 @@ def print_outcome(
     if found:
         for line in _explanations(found, hidden):
             console.print(line, soft_wrap=True)
+    if shown.answer:
+        print_answer(shown.answer, console)
     if end:
         if done.summary is not None:
             console.print(f"Details: --verbose, or {done.summary}", soft_wrap=True)
@@ -200,12 +203,13 @@ def print_outcome(
 def _print_details(done: BenchmarkOutcome, console: Console) -> None:
     from histobench.cli.compare import print_grid
     from histobench.cli.robustness import print_tables
-    from histobench.roi.comparison.grids import ranked_grid
+    from histobench.roi.comparison.grids import ranked_grids
     from histobench.roi.comparison.splits_compared import split_grid
 
     for comparison in done.comparisons:
         for table in comparison.tables:
-            print_grid(ranked_grid(comparison, table, digits=3), console)
+            for grid in ranked_grids(comparison, table, digits=3):
+                print_grid(grid, console)
     for splits in done.over_splits:
         print_grid(split_grid(splits, digits=3), console)
     print_tables(done.robustness, console)
@@ -218,14 +222,15 @@ def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     shown = metric_words(dict.fromkeys(metric for each in found for metric in each.metrics))
     tasks = len({column.task for each in found for column in each.columns})
     compared = any(len(each.encoders) > 1 for each in found)
-    marks = "; * best, = not shown to differ from the best" if compared else ""
+    tested = any(cell.mark for each in found for column in each.columns for cell in column.cells.values())
+    marks = "; * may be the best" if tested else ""
     reasons = list(dict.fromkeys(each.no_intervals for each in found if each.no_intervals))
     if reasons and all(each.no_intervals for each in found):
-        yield f"{shown}{'; * highest' if compared else ''}. No intervals, no tests: {reasons[0]}."
+        yield f"{shown}{marks}. No intervals, no tests: {reasons[0]}."
     else:
         yield f"{shown} [95% interval]{marks}."
         yield from (f"No intervals, no tests for some datasets: {reason}." for reason in reasons[:1])
-    if compared and not reasons:
+    if compared and tested and not reasons:
         looks = " or ".join(
             f"the {count} {what}" for count, what in ((tasks, "tasks"), (len(found), "datasets")) if count > 1
         )

@@ -246,6 +246,11 @@ def print_overview(overview: Overview, console: Console, *, what: str = "encoder
     console.print()
 
 
+def print_answer(text: str, console: Console) -> None:
+    """Print which encoders may be the best, in whole words."""
+    console.print(f"Answer: {text}", style="bold", soft_wrap=not console.is_terminal)
+
+
 def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:
     """The columns of each table, and whether value and interval of a cell are on one line."""
     names = max(map(len, (*overview.encoders, "encoder")))
@@ -277,7 +282,7 @@ def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
     if cell is None or cell.value is None:
         return Text("-")
     value = f"{cell.value:.3f}{cell.mark}"
-    style = "bold" if cell.mark else ""
+    style = "bold" if cell.mark else ""  # a mark needs a test
     if cell.low is None or cell.high is None:
         return Text(value, style=style)
     if long:

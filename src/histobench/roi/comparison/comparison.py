@@ -110,6 +110,8 @@ class DatasetTable:
     standings: Standings | None = (
         None  # None with fewer than two values, without spread, or where another test decides
     )
+    #: The same encoders by accuracy, where the metric could not be tested and accuracy could.
+    instead: DatasetTable | None = None
 
     @property
     def decides_together(self) -> bool:
@@ -275,7 +277,20 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
 
 
 def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
-    """The table of one dataset: every run with its interval, every pair tested."""
+    """The table of one dataset: every run with its interval, every pair tested.
+
+    Where a metric over classes cannot be tested, because a class has too few groups, accuracy is tested.
+    """
+    table = _dataset_table(dataset, runs, settings)
+    by_classes = runs[0].target == CLASS and metric_of(settings.metric).kind != "calibration"
+    by_classes &= table.decides_together
+    if table.standings is not None or len(runs) < 2 or settings.metric == "accuracy" or not by_classes:
+        return table
+    accuracy = _dataset_table(dataset, runs, replace(settings, metric="accuracy"))
+    return table if accuracy.standings is None else replace(table, instead=accuracy)
+
+
+def _dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
     named, settings = distinct_names(runs), settings_for(runs, settings)
     test = chosen_test(settings.test, settings.metric)
     if runs[0].target != CLASS:

@@ -9,6 +9,7 @@ from typing import Any
 
 from histobench.core.files import write_json, write_text
 from histobench.core.text import csv_text, markdown_text, spreadsheet_cell
+from histobench.roi.comparison.answer import answer, evidence_of
 from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Entry, Pair
 from histobench.roi.comparison.grids import Grid, grids
 from histobench.statistics.intervals import Interval
@@ -27,6 +28,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "alpha": comparison.alpha,
         "datasets": [_table(table) for table in comparison.tables],
         "ranking": None if comparison.ranking is None else _ranking(comparison.ranking),
+        "answer": asdict(answer(evidence_of(comparison), task=comparison.task, metric=comparison.metric)),
     }
 
 
@@ -44,6 +46,8 @@ def _table(table: DatasetTable) -> dict[str, Any]:
         "pairs": [_pair(pair) for pair in table.pairs],
         "winner": _winner(table),
         "notes": list(table.notes),
+        # The same encoders by accuracy, where the metric could not be tested.
+        "accuracy_instead": None if table.instead is None else _table(table.instead),
     }
 
 
@@ -87,7 +91,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         **_bounds(pair.interval),
         "p_value": _number(pair.p_value),
         "p_holm": _number(pair.p_adjusted),
-        "holds": pair.holds,
+        "holds": pair.holds if pair.p_value == pair.p_value else None,
         "simultaneous": {**_bounds(pair.simultaneous), "p_value": _number(pair.p_simultaneous)},
         "jackknife": {"p_value": _number(pair.tests.jackknife)},
         "paired_bootstrap": {"p_value": _number(pair.tests.bootstrap)},
@@ -192,7 +196,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def encoders_csv(comparison: Comparison) -> str:
-    """One row per dataset and encoder, best first, in full precision."""
+    """One row per dataset and encoder, in order, in full precision; what was not tested is empty."""
     header = ["dataset", "task", "setting", "metric", "rank", "encoder", "value", "ci_lower", "ci_upper"]
     header += [
         "difference_to_best",
@@ -228,7 +232,7 @@ def encoders_csv(comparison: Comparison) -> str:
                     pair.interval.high,
                     pair.p_value,
                     pair.p_adjusted,
-                    pair.holds,
+                    pair.holds if pair.p_value == pair.p_value else None,
                     pair.simultaneous.low,
                     pair.simultaneous.high,
                     pair.p_simultaneous,
@@ -258,7 +262,7 @@ def pairs_csv(comparison: Comparison) -> str:
     rows: list[list[object]] = [
         [
             table.dataset, pair.first, pair.second, pair.difference, pair.interval.low, pair.interval.high,
-            pair.p_value, pair.p_adjusted, pair.holds,
+            pair.p_value, pair.p_adjusted, pair.holds if pair.p_value == pair.p_value else None,
             *(pair.tests.p_value(test) for test in tests),
             pair.simultaneous.low, pair.simultaneous.high, pair.p_simultaneous,
         ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from histobench.roi.comparison.answer import answer, evidence_of_table
 from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable
 from histobench.roi.comparison.pairs import TEST_NAMES
 from histobench.roi.encoders.own_name import UNCHECKED, combined_parts
@@ -29,7 +30,7 @@ def grids(comparison: Comparison, *, digits: int = 4) -> list[Grid]:
     """For each dataset the ranked table and the matrix of pairs; then the ranking over datasets."""
     found: list[Grid] = []
     for table in comparison.tables:
-        found.append(ranked_grid(comparison, table, digits=digits))
+        found += ranked_grids(comparison, table, digits=digits)
         if len(table.pairs) > 1:
             found.append(pair_grid(comparison, table, digits=digits))
     if comparison.ranking is not None:
@@ -41,16 +42,24 @@ def grids(comparison: Comparison, *, digits: int = 4) -> list[Grid]:
     return found
 
 
+def ranked_grids(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> list[Grid]:
+    """The ranked table, and that of accuracy where it was tested instead."""
+    found = [ranked_grid(comparison, table, digits=digits)]
+    if table.instead is not None:
+        found.append(ranked_grid(replace(comparison, metric="accuracy"), table.instead, digits=digits))
+    return found
+
+
 def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
-    """Encoders best first, with intervals, possible ranks and what the difference to the best is worth."""
+    """Encoders in order, with intervals, possible ranks and the difference to the first one."""
     level = f"{100 * (1 - comparison.alpha):g}%"
-    best = table.entries[0].name
+    first = table.entries[0].name
     standings = table.standings
     rows = []
     caveats = list(dict.fromkeys(text for entry in table.entries for text in entry.caveats))
     for entry in table.entries:
-        pair = None if entry.name == best else table.pair(entry.name, best)
-        tail = ("best", "") if entry.name == best else ("-", "-")
+        pair = None if entry.name == first else table.pair(entry.name, first)
+        tail = ("", "") if entry.name == first else ("-", "-")
         if pair is not None:
             interval, p = table.deciding(pair)
             star = " *" if pair.holds else ""
@@ -61,10 +70,11 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
         rows.append((rank, entry.name, value, *ranks, *tail))
     starred = (
-        (f"* differs from the best after Holm correction at {comparison.alpha:g}",)
+        (f"* differs from the first after Holm correction at {comparison.alpha:g}",)
         if table.pairs and not table.decides_together
         else ()
     )
+    answered = (answer_line(comparison, table),) if table.decides_together else ()
     return Grid(
         title=_title(comparison, table),
         header=(
@@ -72,11 +82,12 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             "encoder",
             f"value [{level}]",
             *(() if standings is None else ("ranks",)),
-            f"difference to best [{level}]",
+            f"difference to first [{level}]",
             "p (max-t)" if table.decides_together else "p (Holm)",
         ),
         rows=tuple(rows),
         notes=(
+            *answered,
             *starred,
             *_standing_words(comparison, table, digits),
             *combination_words(comparison, table, digits=digits),
@@ -88,6 +99,12 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     )
 
 
+def answer_line(comparison: Comparison, table: DatasetTable) -> str:
+    """The answer of one dataset, as a note of its table."""
+    evidence = [evidence_of_table(comparison, table)]
+    return f"Answer: {answer(evidence, task=comparison.task, metric=comparison.metric).text}"
+
+
 def _ranks(ranks: tuple[int, int] | None) -> str:
     if ranks is None:
         return "-"
@@ -95,21 +112,15 @@ def _ranks(ranks: tuple[int, int] | None) -> str:
 
 
 def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) -> list[str]:
-    """One sentence each on differences, ranks, the best, and the winner's value."""
+    """One sentence each on differences and ranks, and the winner's value."""
     standings = table.standings
     if standings is None:
         return []
     level = f"{100 * (1 - comparison.alpha):g}%"
-    inside = standings.best.listed()
-    members = [entry.name for entry in table.entries if entry.name in inside]
-    among = f"the best is {members[0]}" if len(members) == 1 else f"the best is one of {', '.join(members)}"
-    if len(members) == len(standings.ranks) > 2:
-        among = f"any of the {len(members)} encoders may be the best"
     winner = standings.winner
     words = [
-        f"* differs from the best. Intervals of differences and ranks hold for all {len(standings.ranks)} "
+        f"* differs from the first. Intervals of differences and ranks hold for all {len(standings.ranks)} "
         f"encoders at once with {level} confidence (max-t)",
-        f"with {level} confidence {among}",
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(

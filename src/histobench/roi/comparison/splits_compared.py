@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
 from histobench.core.text import csv_text, spreadsheet_cell
+from histobench.roi.comparison.answer import Evidence, Value, answer, evidence_of_table
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.episode_intervals import reports_episodes
@@ -26,7 +27,7 @@ from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS
+from histobench.roi.task_catalogue import CLASS, PATIENT
 from histobench.statistics.intervals import Interval
 from histobench.statistics.many_models import ranks
 from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, holm
@@ -85,6 +86,57 @@ class SplitTable:
     entries: tuple[SplitEntry, ...]
     pairs: tuple[SplitPair, ...]
     notes: tuple[str, ...] = ()
+    n_images: int = 0  # of all splits together
+    n_groups: int | None = None
+
+
+def evidence_with_splits(comparison: Comparison, over_splits: Sequence[SplitTable]) -> list[Evidence]:
+    """The evidence of each dataset: its splits where these have all of its encoders, else its test set."""
+    found = []
+    for table in comparison.tables:
+        names = {entry.name for entry in table.entries}
+        splits = (
+            each
+            for each in over_splits
+            if (each.dataset, each.task, each.setting, each.metric)
+            == (table.dataset, comparison.task, comparison.setting, comparison.metric)
+            if names <= {entry.name for entry in each.entries}
+        )
+        split = next(splits, None)
+        found.append(evidence_of_table(comparison, table) if split is None else evidence_of_splits(split))
+    return found
+
+
+def evidence_of_splits(table: SplitTable) -> Evidence:
+    """The evidence of repeated train/test splits of one dataset."""
+    values: dict[str, Value] = {
+        entry.name: (entry.mean.mean, _finite(entry.mean.low), _finite(entry.mean.high))
+        for entry in table.entries
+    }
+    first = table.entries[0].name
+    tested = any(pair.p_value == pair.p_value for pair in table.pairs)
+    worse = {pair.second for pair in table.pairs if pair.first == first and pair.holds}
+    return Evidence(
+        table.dataset,
+        table.metric,
+        values,
+        tuple(name for name in values if name not in worse) if tested else (),
+        table.n_images,
+        table.n_groups,
+        1 - table.alpha,
+        "" if tested else "every split gives the same difference",
+        splits=f"{table.n_splits} splits ({table.scheme})",
+        of_patients=table.task == PATIENT,
+    )
+
+
+def answer_over_splits(table: SplitTable) -> str:
+    """What the splits of one dataset say."""
+    return answer([evidence_of_splits(table)], task=table.task, metric=table.metric).text
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def compare_split_runs(
@@ -144,10 +196,13 @@ def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, al
     ends = range_of(metric, max(len(run.classes) for run in runs))
     entries = tuple(_entry(names[k], values[k], place[k], place, ratio, alpha, ends) for k in order)
     pairs = _pairs([(names[k], values[k]) for k in order], ratio, alpha, lower, ends[1] - ends[0])
-    notes += _doubts(len(keys), ratio, runs, pairs)
+    stored = [run.predictions if run.target == CLASS else run.target_predictions for run in runs]
+    images = {name for predictions in stored for name in predictions.img_names}
+    groups = {group for predictions in stored for group in predictions.groups or () if group}
+    notes += _doubts(len(keys), ratio, len(groups), pairs)
     return SplitTable(
         dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, TEST, alpha, entries, pairs,
-        tuple(notes),
+        tuple(notes), len(images), len(groups) or None,
     )  # fmt: skip
 
 
@@ -191,7 +246,7 @@ def _notes(
     return notes
 
 
-def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Sequence[SplitPair]) -> list[str]:
+def _doubts(n_splits: int, ratio: float, n_groups: int, pairs: Sequence[SplitPair]) -> list[str]:
     """Which assumptions of the corrected t test do not hold here."""
     notes = []
     if n_splits < FEWEST_SPLITS:
@@ -203,11 +258,9 @@ def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Seque
             f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
             "overlapping training sets assumes larger training sets; use more folds"
         )
-    told = [run.predictions if run.target == CLASS else run.target_predictions for run in runs]
-    groups = {group for predictions in told for group in predictions.groups or () if group}
-    if groups and len(groups) < FEWEST_GROUPS:
+    if 0 < n_groups < FEWEST_GROUPS:
         notes.append(
-            f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
+            f"caution: all splits divide the same {n_groups} groups: p-values may be too small; "
             f"{FEWEST_GROUPS} groups or more are needed, or leave-one-group-out"
         )
     if any(math.isnan(pair.p_value) or math.isnan(pair.difference.low) for pair in pairs):
@@ -263,14 +316,14 @@ def _pairs(
 
 
 def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
-    """Encoders best first: mean over splits, their spread, ranks, and the difference to the best."""
+    """Encoders in order: mean over splits, their spread, ranks, and the difference to the first."""
     level = f"{100 * (1 - table.alpha):g}%"
-    best = table.entries[0].name
-    against = {pair.second: pair for pair in table.pairs if pair.first == best}
+    first = table.entries[0].name
+    against = {pair.second: pair for pair in table.pairs if pair.first == first}
     rows = []
     for entry in table.entries:
         pair = against.get(entry.name)
-        tail = ("best", "") if pair is None else (
+        tail = ("", "") if pair is None else (
             _value(pair.difference, digits),
             shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
         )  # fmt: skip
@@ -297,12 +350,12 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
             f"mean [{level}]",
             "splits from",
             "rank",
-            "first",
-            f"best leads by [{level}]",
+            "rank 1",
+            f"first leads by [{level}]",
             "p (Holm)",
         ),
         rows=tuple(rows),
-        notes=(how, *p, *table.notes),
+        notes=(f"Answer: {answer_over_splits(table)}", how, *p, *table.notes),
     )
 
 

@@ -64,7 +64,7 @@ class PlanOutcome:
 
 @dataclass(frozen=True)
 class OverviewCell:
-    """A value with its interval; `mark` says whether it is the best, or not shown to differ from the best."""
+    """A value with its interval; `mark` says whether it may be the best."""
 
     value: float | None = None
     low: float | None = None
@@ -83,7 +83,7 @@ class OverviewColumn:
 
 @dataclass(frozen=True)
 class Overview:
-    """Encoders x tasks on one dataset, the best encoder of the first task first."""
+    """Encoders x tasks on one dataset, in the order of the first task."""
 
     dataset: str
     columns: tuple[OverviewColumn, ...]
@@ -114,6 +114,7 @@ class Shown:
 
     overviews: tuple[Overview, ...]
     hidden: int
+    answer: str = ""  # which encoders may be the best, by the main task
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.version import __version__
+from histobench.roi.comparison.answer import answer
 from histobench.roi.comparison.comparison import (
     CompareSettings,
     Comparison,
@@ -30,6 +30,8 @@ from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
     SplitTable,
     compare_splits,
+    evidence_of_splits,
+    evidence_with_splits,
     pooled_runs,
     split_grid,
     write_split_tables,
@@ -48,7 +50,7 @@ from histobench.roi.plan.plan_outcome import (
 )
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import ROBUSTNESS, task_place
+from histobench.roi.task_catalogue import LINEAR_PROBE, ROBUSTNESS, task_place
 from histobench.work.run_folder import RunFolder
 
 FILE = "summary.md"
@@ -116,8 +118,8 @@ def write_summary(
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {shown} with 95 % confidence intervals; "
-        "an encoder marked as different (*) differs from the best one beyond chance, also when all pairs "
-        "of its table are looked at.",
+        "an encoder marked with * differs from the first one beyond chance, also when all pairs of its "
+        "table are looked at.",
         *(
             markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
             for comparison in comparisons
@@ -133,7 +135,8 @@ def write_summary(
 
 # Encoders x tasks: everything that was asked for on one dataset in one table.
 
-BEST, TIED = "*", "="
+#: The mark of a value whose encoder may be the best, as far as the tests can say; without a test, none.
+MAY_BE_BEST = "*"
 #: Robustness: a difference with a larger corrected p-value is not shown.
 _ALPHA = 0.05
 
@@ -218,10 +221,15 @@ def overviews(
             hidden += len(table.entries) - len(cells)
             if cells:
                 detail = each.presets if len(presets) > 1 else ()
-                column = OverviewColumn(each.task, ", ".join(filter(None, (each.setting, *detail))), cells)
-                columns.setdefault(table.dataset, []).append(column)
-                tables.setdefault(table.dataset, []).append(table)
-                metrics.setdefault(table.dataset, []).append(each.metric)
+                words = ", ".join(filter(None, (each.setting, *detail)))
+                shown = columns.setdefault(table.dataset, [])
+                shown.append(OverviewColumn(each.task, words, cells))
+                if table.instead is not None:
+                    words = ", ".join(filter(None, ("accuracy", words)))
+                    shown.append(OverviewColumn(each.task, words, _cells(table.instead, wanted)))
+                also = [] if table.instead is None else [table.instead]
+                tables.setdefault(table.dataset, []).extend([table, *also])
+                metrics.setdefault(table.dataset, []).extend([each.metric, *("accuracy" for _ in also)])
                 said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
                 unchecked = unchecked_words((entry.name, entry.caveats) for entry in table.entries)
                 elsewhere = elsewhere_words(entry.name for entry in table.entries)
@@ -249,7 +257,21 @@ def overviews(
         )
         for name, found in columns.items()
     )
-    return Shown(tuple(made), hidden)
+    return Shown(tuple(made), hidden, answer_of_run(chosen, over_splits, wanted))
+
+
+def answer_of_run(
+    comparisons: Sequence[Comparison], over_splits: Sequence[SplitTable], wanted: Wanted
+) -> str:
+    """The answer by the main task: Linear-Probe where there is one, as in `choose`, else the first."""
+    tasks = [each.task for each in comparisons]
+    main = next((each for each in comparisons if each.task == LINEAR_PROBE), next(iter(comparisons), None))
+    if main is None or not any(len(table.entries) > 1 for table in main.tables):
+        return ""
+    main = replace(main, tables=tuple(table for table in main.tables if _in(table.dataset, wanted.datasets)))
+    evidence = evidence_with_splits(main, over_splits)
+    others = f" The answer is by {main.task} alone, not by the other tasks." if len(set(tasks)) > 1 else ""
+    return answer(evidence, task=main.task, metric=main.metric).text + others
 
 
 def _overview(
@@ -278,29 +300,25 @@ def _overview(
 
 
 def _cells(table: DatasetTable, wanted: Wanted) -> dict[str, OverviewCell]:
-    shown = [entry for entry in table.entries if wanted.has_encoder(entry.name)]
-    best = next((entry.name for entry in shown if entry.value is not None), None)
-    cells = {}
-    for entry in shown:
-        pair = None if best is None else table.pair(best, entry.name)
-        tested = pair is not None and (pair.simultaneous.low is not None or not table.decides_together)
-        mark = TIED if tested and pair is not None and not pair.holds else ""
-        mark = BEST if entry.name == best and len(shown) > 1 else mark
-        cells[entry.name] = OverviewCell(entry.value, entry.interval.low, entry.interval.high, mark)
-    return cells
+    inside = () if table.standings is None else table.standings.best.listed()
+    return {
+        entry.name: OverviewCell(
+            entry.value,
+            entry.interval.low,
+            entry.interval.high,
+            MAY_BE_BEST if entry.name in inside else "",
+        )
+        for entry in table.entries
+        if wanted.has_encoder(entry.name)
+    }
 
 
 def _split_cells(table: SplitTable, wanted: Wanted) -> dict[str, OverviewCell]:
-    shown = [entry for entry in table.entries if wanted.has_encoder(entry.name)]
-    tied = {pair.second for pair in table.pairs if pair.first == shown[0].name and not pair.holds}
+    found = evidence_of_splits(table)
     return {
-        entry.name: OverviewCell(
-            entry.mean.mean,
-            entry.mean.low if math.isfinite(entry.mean.low) else None,
-            entry.mean.high if math.isfinite(entry.mean.high) else None,
-            TIED if entry.name in tied else BEST if entry is shown[0] and len(shown) > 1 else "",
-        )
-        for entry in shown
+        name: OverviewCell(*value, MAY_BE_BEST if name in found.may_be_best else "")
+        for name, value in found.values.items()
+        if wanted.has_encoder(name)
     }
 
 
@@ -332,17 +350,16 @@ def _robustness_cells(
     shown = [pack for pack in table.packs if wanted.has_encoder(pack.encoder)]
     known = {pack.encoder: value for pack in shown if (value := pack.value(measure)) is not None}
     best = None if not known else (max if more_is_better else min)(known, key=lambda name: known[name])
-    tied = {
-        name
+    against = [
+        pair
         for pair in table.pairs
-        if pair.measure == measure and pair.p_holm is not None and pair.p_holm > _ALPHA
-        if best in (pair.first, pair.second)
-        for name in (pair.first, pair.second)
-    } - {best}
+        if pair.measure == measure and pair.p_holm is not None and best in (pair.first, pair.second)
+    ]
+    worse = {name for pair in against if pair.p_holm <= _ALPHA for name in (pair.first, pair.second)} - {best}
     cells = {}
     for pack in shown:
         found = pack.content["measures"].get(measure) or {}
-        mark = TIED if pack.encoder in tied else BEST if pack.encoder == best and len(shown) > 1 else ""
+        mark = MAY_BE_BEST if against and pack.encoder in known and pack.encoder not in worse else ""
         cells[pack.encoder] = OverviewCell(found.get("value"), found.get("low"), found.get("high"), mark)
     return cells
 
