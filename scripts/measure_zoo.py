@@ -26,31 +26,39 @@ def counting_device(spec: EncoderSpec) -> str:
 
 
 def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
-    """Parameters of the whole network and GFLOPs (two per multiply-add) of one image at the default size.
+    """Parameters that the features depend on, those of a text tower, and GFLOPs of one image.
 
-    Nothing is computed: the network is built and run on the meta device, where tensors have only shapes.
+    GFLOPs are two per multiply-add, at the default size. Nothing is computed: the network is built and run on
+    the meta device, where tensors have only shapes. A parameter without a gradient is not used by the image.
     """
     device = counting_device(spec)
-    network = (network or build_network(spec, device=device)).requires_grad_(False)
+    network = (network or build_network(spec, device=device)).requires_grad_(True)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), torch.device(device), counter:
-        family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
-    params = sum(parameter.numel() for parameter in network.parameters())
-    return Cost(params=params, gflops=float(f"{counter.get_total_flops() / 1e9:.4g}"))
+    with torch.enable_grad(), torch.device(device):
+        with counter:
+            features = family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
+        features.float().sum().backward()
+    every = list(network.parameters())
+    used = sum(parameter.numel() for parameter in every if parameter.grad is not None)
+    rest = sum(parameter.numel() for parameter in every if parameter.grad is None)
+    network.requires_grad_(False).zero_grad()
+    gflops = float(f"{counter.get_total_flops() / 1e9:.4g}")
+    return Cost(params=used, gflops=gflops, text_params=rest if spec.text is not None else 0)
 
 
-def with_cost(text: str, name: str, cost: Cost) -> str:
+def with_cost(zoo: str, name: str, cost: Cost) -> str:
     """The zoo file with this encoder's `cost` line replaced or added; everything else stays as it is."""
-    entry = re.search(rf"^{re.escape(name)}:\n(?:(?:[ #].*)?\n)*", text, re.M)
+    entry = re.search(rf"^{re.escape(name)}:\n(?:(?:[ #].*)?\n)*", zoo, re.M)
     if entry is None:
         raise ValueError(f"{name} is not in the zoo file")
     body = re.sub(r"^  cost: .*\n", "", entry[0], flags=re.M)
     lines = body.rstrip("\n").split("\n")
     # Comments and blank lines that follow an entry belong to the next one.
     end = max(index for index, line in enumerate(lines) if line.startswith("  ")) + 1
-    lines.insert(end, f"  cost: {{params: {cost.params}, gflops: {cost.gflops:g}}}")
+    text = f", text_params: {cost.text_params}" if cost.text_params else ""
+    lines.insert(end, f"  cost: {{params: {cost.params}, gflops: {cost.gflops:g}{text}}}")
     tail = entry[0][len(entry[0].rstrip("\n")) :]
-    return text[: entry.start()] + "\n".join(lines) + tail + text[entry.end() :]
+    return zoo[: entry.start()] + "\n".join(lines) + tail + zoo[entry.end() :]
 
 
 def main(names: list[str]) -> None:

@@ -356,7 +356,7 @@ def choose(
     license : str, default "any"
         "commercial": only licenses that allow commercial use.
     max_params : int, optional
-        Most parameters of the network.
+        Most parameters of the image tower.
     min_robustness : float, optional
         Least robustness index, in every table of the task Robustness.
     task : str, optional
@@ -369,7 +369,8 @@ def choose(
     Returns
     -------
     Choice
-        `candidates`, `excluded`, `best` (those that the data do not tell apart) and `paragraph`.
+        `candidates`, `excluded`, `best` (those that may be the best on every tested dataset), `tested`,
+        `missing` and `paragraph`.
     """
     from histobench.roi.comparison.choice import Conditions
     from histobench.roi.comparison.choice import choose as chosen

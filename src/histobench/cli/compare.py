@@ -410,7 +410,7 @@ def choose_flags(parser: argparse.ArgumentParser) -> None:
         default="any",
         help="commercial: only licenses that allow commercial use (default: any)",
     )
-    parser.add_argument("--max-params", metavar="N", help="most parameters of the network, such as 400M")
+    parser.add_argument("--max-params", metavar="N", help="most parameters of the image tower, such as 400M")
     parser.add_argument(
         "--min-robustness", type=float, metavar="X", help="least robustness index, such as 0.8"
     )

@@ -166,7 +166,7 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
             if overview.remarks:
                 console.print()
     if tables and not verbose:
-        console.print("[95% interval over groups]; * best, = not shown to differ from the best (Holm).")
+        console.print("[95% interval over groups]; * may be the best (paired tests, Holm).")
         console.print("More is better, except site AUROC (0.5: features do not show the site).")
 
 

@@ -181,6 +181,8 @@ def print_outcome(
         _print_details(done, console)
     shown = done.shown or tables_shown(done)
     found, hidden = shown.overviews, shown.hidden
+    for line in outcome.splits:
+        console.print(line, soft_wrap=True)
     for overview in found:
         print_overview(overview, console)
         for remark in overview.remarks:

@@ -247,8 +247,8 @@ def print_overview(overview: Overview, console: Console, *, what: str = "encoder
 
 
 def print_answer(text: str, console: Console) -> None:
-    """Print which encoders may be the best, in whole words."""
-    console.print(f"Answer: {text}", style="bold", soft_wrap=not console.is_terminal)
+    """Print which encoders may be the best."""
+    console.print(f"Answer: {text}", style="bold")
 
 
 def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.roi.comparison.conftest import Write, simulated_predictions
 
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.choice import (
-    Candidate,
-    Choice,
-    Conditions,
-    _finding,
-    commercial_use,
-    read_params,
-)
+from histobench.roi.comparison.answer import answer, evidence_of
+from histobench.roi.comparison.choice import Conditions, choice_grid, choose, commercial_use, read_params
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.sampling_units import taken
 from histobench.roi.encoders.registry import list_encoders
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
 
 
 def _results(root: Path, shifts: dict[str, float], datasets: int = 1) -> Path:
@@ -63,7 +63,7 @@ def test_no_winner_is_named_where_the_data_do_not_name_one(close: Path) -> None:
         "biomedclip@elsewhere",
         "keep@elsewhere",
     )
-    assert "the data do not tell" in choice.paragraph
+    assert "may be the best on all; random-vit@elsewhere is shown to be worse" in choice.paragraph
     assert [each.name for each in choice.excluded] == ["uni_v1@elsewhere"]
     assert "does not allow commercial use" in choice.paragraph
     last = choice.candidates[-1]
@@ -74,11 +74,11 @@ def test_no_winner_is_named_where_the_data_do_not_name_one(close: Path) -> None:
 def test_a_winner_is_named_where_it_is_shown_on_every_dataset(close: Path, tmp_path: Path) -> None:
     clear = hb.choose(_results(tmp_path, {"uni_v1": 3.0, "random-vit": 0.0}, datasets=2))
     assert clear.best == ("uni_v1@elsewhere",)
-    assert "is shown to be better than every other one" in clear.paragraph
+    assert "uni_v1@elsewhere is better than every other encoder on each" in clear.paragraph
     # Another one comes close on a dataset: the same encoder leads, and the words are weaker.
     choice = hb.choose(close)
     assert choice.best == ("uni_v1@elsewhere",)
-    assert "but it is not shown to be" in choice.paragraph
+    assert "uni_v1@elsewhere may be the best on all" in choice.paragraph
 
 
 @pytest.mark.slow
@@ -99,28 +99,196 @@ def test_the_command_prints_the_shortlist_and_the_paragraph(
     assert main(["choose", str(close), "--license", "commercial", "--max-params", "1B"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 of 2" in shown
-    assert "a license that allows commercial use, at most 1000M parameters" in shown
+    assert "a license that allows commercial use, at most 1000M parameters (image tower)" in shown
     assert main(["choose", str(close), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"] == ["uni_v1@elsewhere"]
     assert main(["choose", str(close), "--max-params", "many"]) == 2
     assert "such as 400M" in capsys.readouterr().err
 
 
+def _with_a_rare_class(predictions: Predictions) -> Predictions:
+    """The same test images, of which one class has only those of one patient."""
+    groups = np.array(predictions.groups)
+    kept = np.flatnonzero((predictions.labels != 2) | (groups == groups[predictions.labels == 2][0]))
+    return taken(predictions, kept)
+
+
+GOOD, POOR = 3.0, 0.2
+#: What a folder holds (dataset -> encoder -> signal), what is asked, what the paragraph must say and must
+#: not, and which encoders may be the best. Encoders with the same signal have the same predictions.
+FOLDERS: dict[str, tuple[dict[str, dict[str, float]], dict[str, Any], list[str], list[str], set[str]]] = {
+    "one is shown to be better": (
+        {"set0": {"keep": GOOD, "plip": POOR}}, {},
+        ["On set0 (Linear-Probe, balanced accuracy; 150 test images of 30 patients or slides), keep (0.",
+         "is better than plip (0.", "(95% confidence)"],
+        ["Conditions", "tested: too few", "no difference"], {"keep"},
+    ),
+    "the best of three": (
+        {"set0": {"keep": GOOD, "plip": POOR, "uni_v1": 0.1}}, {},
+        ["is the best of 3 encoders: ", " are worse (95% confidence for all pairs together)"],
+        ["may be the best"], {"keep"},
+    ),
+    "two that are alike": (
+        {"set0": {"keep": GOOD, "plip": GOOD}}, {},
+        ["no difference between keep (", "each may be the best (95% confidence)"],
+        ["is better", "worse"], {"keep", "plip"},
+    ),
+    "two that are alike and one behind": (
+        {"set0": {"keep": GOOD, "plip": GOOD, "uni_v1": POOR}}, {},
+        ["may be the best; uni_v1 is shown to be worse than"], ["no difference"], {"keep", "plip"},
+    ),
+    "too few patients": (
+        {"few0": {"keep": GOOD, "plip": POOR}}, {},
+        ["differences of balanced accuracy could not be tested: too few groups: 3 (an interval needs 5)",
+         "repeat the run with `--splits 5x5`"],
+        ["best", "better", "worse", "confidence", "paired"], set(),
+    ),
+    "a rare class": (
+        {"rare0": {"keep": GOOD, "plip": POOR}}, {},
+        ["balanced accuracy could not be tested: too few groups of class LYM: 1 (an interval needs 3)",
+         "By accuracy, in which frequent classes count most, keep (0.", "is better than plip",
+         "To test balanced accuracy on all patients or slides, repeat the run with `--splits 5x5`"],
+        ["balanced accuracy; 10"], {"keep"},
+    ),
+    "a rare class, by accuracy": (
+        {"rare0": {"keep": GOOD, "plip": POOR}}, {"metric": "accuracy"},
+        ["(Linear-Probe, accuracy; ", "is better than plip"], ["could not", "--splits"], {"keep"},
+    ),
+    "a metric without tests": (
+        {"set0": {"keep": GOOD, "plip": POOR}}, {"metric": "ece"},
+        ["differences of ece could not be tested"], ["better", "worse", "best", "95%"], set(),
+    ),
+    "a loss": (
+        {"set0": {"keep": GOOD, "plip": POOR}}, {"metric": "log_loss"},
+        ["(Linear-Probe, log loss; ", "is better than plip"], ["is better than keep"], {"keep"},
+    ),
+    "one encoder": (
+        {"set0": {"keep": GOOD}}, {},
+        ["1 encoder was evaluated", "keep is the only one, so nothing was compared"],
+        ["best", "better", "95%"], set(),
+    ),
+    "one is left by the license": (
+        {"set0": {"keep": GOOD, "uni_v1": POOR}}, {"license": "commercial"},
+        ["1 of 2 meets them. keep is the only one, so nothing was compared",
+         "Excluded: uni_v1: CC-BY-NC-ND-4.0 does not allow commercial use"],
+        ["best", "better", "95%"], set(),
+    ),
+    "none is left by the license": (
+        {"set0": {"uni_v1": GOOD, "uni_v2": POOR}}, {"license": "commercial"},
+        ["0 of 2 meet them. No encoder is left to choose from"], ["best", "better", "95%"], set(),
+    ),
+    "the size leaves two": (
+        {"set0": {"keep": GOOD, "plip": POOR, "uni_v2": GOOD}}, {"max_params": 400_000_000},
+        ["at most 400M parameters (image tower); 2 of 3 meet them", "is better than plip",
+         "Excluded: uni_v2: 681M parameters"],
+        ["uni_v2 ("], {"keep"},
+    ),
+    "robustness was not measured": (
+        {"set0": {"keep": GOOD, "plip": POOR}}, {"min_robustness": 0.8},
+        ["a robustness index of at least 0.8; 0 of 2", "its robustness was not measured"],
+        ["best", "better"], set(),
+    ),
+    "better on both datasets": (
+        {"set0": {"keep": GOOD, "plip": POOR}, "set1": {"keep": GOOD, "plip": POOR}}, {},
+        ["On 2 datasets (Linear-Probe, balanced accuracy; set0: 150", "keep is better than every other "
+         "encoder on each (95% confidence on each dataset, not corrected for their number)"],
+        ["that was run there"], {"keep"},
+    ),
+    "another one on each dataset": (
+        {"set0": {"keep": GOOD, "plip": POOR}, "set1": {"keep": POOR, "plip": GOOD}}, {},
+        ["no encoder may be the best on all: on set0, keep (", "; on set1, plip ("],
+        ["every other"], set(),
+    ),
+    "alike on one dataset": (
+        {"set0": {"keep": GOOD, "plip": GOOD}, "set1": {"keep": GOOD, "plip": POOR}}, {},
+        ["keep may be the best on all; plip is shown to be worse on at least one"],
+        ["every other"], {"keep"},
+    ),
+    "one candidate left on the second dataset": (
+        {"set0": {"keep": GOOD, "plip": POOR, "uni_v1": POOR}, "set1": {"keep": GOOD, "uni_v1": POOR}},
+        {"license": "commercial"},
+        ["On set0 (Linear-Probe", "keep (0.", "is better than plip",
+         "On set1 nothing was compared: keep is the only encoder there",
+         "plip was not run on set1: `histobench run --data set1 --models plip --tasks Linear-Probe"],
+        ["2 datasets", "every other"], {"keep"},
+    ),
+    "a run is missing": (
+        {"set0": {"keep": GOOD, "plip": POOR, "musk": GOOD}, "set1": {"keep": GOOD, "plip": POOR}}, {},
+        ["keep may be the best on all; plip is shown to be worse on at least one; musk was not run on all of "
+         "them, and not shown to be worse",
+         "musk was not run on set1: `histobench run --data set1 --models musk"],
+        ["better than every other"], {"keep"},
+    ),
+    "the second dataset could not be tested": (
+        {"set0": {"keep": GOOD, "plip": POOR}, "few1": {"keep": POOR, "plip": GOOD}}, {},
+        ["On set0 (", "On few1 (Linear-Probe; 15 test images of 3 patients or slides), differences of "
+         "balanced accuracy could not be tested"],
+        ["2 datasets", "on each"], {"keep"},
+    ),
+    "no dataset could be tested": (
+        {"few0": {"keep": GOOD, "plip": POOR}, "few1": {"keep": GOOD, "plip": POOR}}, {},
+        ["On few0 (", "On few1 (", "could not be tested"], ["better", "worse", "best", "confidence"], set(),
+    ),
+    "a license with obligations": (
+        {"set0": {"hibou_l": GOOD, "ctranspath": POOR}}, {},
+        ["License obligations: ctranspath: GPL-3.0 (copyleft)"], [], {"hibou_l"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_the_paragraph_says_what_was_tested_and_no_more(case: str, write_run: Write) -> None:
+    folder, asked, must, must_not, best = FOLDERS[case]
+    results = Path()
+    for number, (dataset, encoders) in enumerate(folder.items()):
+        for encoder, signal in encoders.items():
+            n = 15 if dataset.startswith("few") else 150
+            found = simulated_predictions(
+                signal=signal, seed=int(10 * signal), n=n, test_set=number, groups=True
+            )
+            found = _with_a_rare_class(found) if dataset.startswith("rare") else found
+            results = write_run(encoder, dataset=dataset, predictions=found)
+    choice = hb.choose(results, **asked)
+    for words in must:
+        assert words in choice.paragraph
+    for words in must_not:
+        assert words not in choice.paragraph
+    assert set(choice.best) == best
+    tested = {name for each in choice.candidates for name in each.tied_best}
+    assert bool(tested) == bool(choice.tested)
+    # `compare` gives the same answer on the same encoders.
+    if len(choice.candidates) > 1:
+        left = [
+            run for run in load_runs(results) if run.identity.encoder in {c.name for c in choice.candidates}
+        ]
+        comparison = compare_runs(left, CompareSettings(choice.metric))
+        assert (
+            answer(evidence_of(comparison), task=choice.task, metric=choice.metric).text in choice.paragraph
+        )
+
+
+def test_a_mean_over_some_datasets_is_marked(write_run: Write) -> None:
+    for encoder, dataset in (("keep", "set0"), ("keep", "set1"), ("plip", "set0")):
+        results = write_run(encoder, dataset=dataset, groups=True)
+    rows = {row[0]: row for row in choice_grid(choose(results, Conditions())).rows}
+    assert rows["plip"][2].endswith("(on 1 of 2)")
+    assert "of" not in rows["keep"][2]
+    assert rows["keep"][3] == "305M + 109M text"
+
+
 @pytest.mark.parametrize(
-    ("tied", "words"),
+    ("bounds", "message"),
     [
-        ({"a": ("x", "y"), "b": ()}, "a is shown to be better than every other one"),
-        ({"a": ("x", "y"), "b": ("y",)}, "but it is not shown to be: b cannot be told apart from it on some"),
-        ({"a": ("x",), "b": ("y",)}, "No encoder is among the best on all of 2 datasets"),
-        ({"a": ("x", "y"), "b": ("x", "y")}, "the data do not tell a and b apart"),
+        ({"max_params": 400}, "for millions write 400M"),
+        ({"max_params": 0}, "no encoder has as few as 0"),
+        ({"min_robustness": 80.0}, "between 0 and 1, such as 0.8, not 80"),
+        ({"min_robustness": 2.0}, "between 0 and 1"),
+        ({"min_robustness": float("nan")}, "not nan"),
     ],
 )
-def test_words_do_not_say_more_than_the_ties(tied: dict[str, tuple[str, ...]], words: str) -> None:
-    several = tuple(Candidate(name, "MIT", 1, None, tied_best=found) for name, found in tied.items())
-    most = max(map(len, tied.values()))
-    best = tuple(name for name, found in tied.items() if len(found) == most)
-    said = _finding(Choice("none", "KNN", "accuracy", ("x", "y"), several, (), best, ""))
-    assert words in said
+def test_bounds_that_cannot_be_meant_are_refused(bounds: dict[str, Any], message: str) -> None:
+    with pytest.raises(HistobenchError, match=message):
+        Conditions(**bounds)
 
 
 def test_every_license_of_the_zoo_is_judged_with_a_reason() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from builders import examples
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.roi_dataset import SPLITS, RoiImage
-from histobench.roi.data.split import assign_groups, group_of, parse_fractions, split_images
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.split import assign_groups, group_of, parse_fractions, split_images, split_words
 
 SHARES = st.sampled_from(
     [(0.7, 0.1, 0.2), (0.8, 0.0, 0.2), (0.5, 0.25, 0.25), (0.0, 0.0, 1.0), (0.34, 0.33, 0.33)]
@@ -42,6 +42,11 @@ def badness(assignment: tuple[int, ...], counts: list[list[int]], shares: tuple[
             total += (here / members - share) ** 2
             if share > 0 and here == 0:
                 total += 1
+        # Of few groups with the class, every split should have as many, up to three.
+        having = [sum(c == s and row[label] > 0 for row, c in zip(counts, assignment, strict=True))
+                  for s, share in enumerate(shares) if share > 0]  # fmt: skip
+        wanted = min(3, sum(having) // len(having))
+        total += sum(max(0, wanted - max(found, 1)) for found in having)
     return total
 
 
@@ -121,6 +126,23 @@ def test_single_images_are_stratified_to_less_than_one_image(
             assert all(found for found, share in zip(counts, shares, strict=True) if share > 0)
 
 
+@pytest.mark.parametrize(
+    ("patients", "shares", "found"),
+    [(4, (0.7, 0.1, 0.2), 1), (6, (0.7, 0.1, 0.2), 2), (12, (0.7, 0.1, 0.2), 3), (6, (0.8, 0.0, 0.2), 3)],
+)
+def test_the_patients_of_a_rare_class_are_spread_over_all_splits(
+    patients: int, shares: tuple[float, float, float], found: int
+) -> None:
+    # Ten images of each patient; those of the rare class are the first, and of very unequal number.
+    labelled = [(int(p < patients and i <= p), p) for p in range(60) for i in range(10)]
+    splits = split_images(images_of(list(labelled)), shares, seed=1)
+    of_class = {split: {i.group for i in members if i.label == 1} for split, members in splits.items()}
+    assert min(map(len, of_class.values())) >= found
+    dataset = RoiDataset("tissue", ("common", "rare"), splits)
+    counts = "/".join(str(len(groups)) for groups in of_class.values())
+    assert split_words(dataset).endswith(f"groups; classes with few: rare {counts}")
+
+
 def test_the_seed_chooses_and_repeats() -> None:
     images = images_of([(i % 3, i // 4) for i in range(240)])
     first, again, other = (split_images(images, (0.7, 0.1, 0.2), seed=seed) for seed in (1, 1, 2))
@@ -129,9 +151,9 @@ def test_the_seed_chooses_and_repeats() -> None:
 
 
 def test_a_group_named_like_an_image_number_is_still_a_group() -> None:
-    images = [RoiImage(Path(f"{i}"), 0, f"{i}", "x", "000000000" if i < 5 else None) for i in range(10)]
+    images = [RoiImage(Path(f"{i}"), 0, f"{i}", "x", "000000000" if i < 5 else None) for i in range(30)]
     splits = split_images(images, (0.5, 0.0, 0.5), seed=0)
-    assert {len(members) for members in splits.values()} == {5}
+    assert {len(members) for members in splits.values()} == {15}
 
 
 @pytest.mark.parametrize(

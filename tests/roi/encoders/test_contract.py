@@ -71,8 +71,9 @@ def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[s
         return
     facts = published(name).facts
     assert spec.dim == facts["dim"]
-    if "params" in facts:
-        assert cost.params == pytest.approx(count(facts["params"]), abs=rounding(facts["params"]))
+    counted = {"params": cost.params + cost.text_params, "image_params": cost.params}
+    for key in counted.keys() & facts.keys():
+        assert counted[key] == pytest.approx(count(facts[key]), abs=rounding(facts[key]))
 
 
 @pytest.mark.sample(6)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, Comparison, DatasetTable, compare_runs
+from histobench.core.files import read_note
+from histobench.roi.comparison.answer import Answer, Evidence, Value, answer, listed_names
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.comparison.robustness_tables import robustness_tables
-from histobench.roi.comparison.selection import select_runs
+from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
+from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
+from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.encoders.registry import find_spec
-from histobench.roi.results.reader import load_runs
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
+from histobench.roi.options import Origin
+from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import PATIENT
@@ -24,6 +31,8 @@ from histobench.roi.task_catalogue import PATIENT
 LICENSES = ("any", "commercial")
 #: In a results folder; the report shows it.
 CHOICE_FILE = "choice.json"
+#: In a results folder: how each dataset was read.
+DATASETS = "datasets.json"
 #: Methods of the task Patient, the one that is taken first where several were run.
 PATIENT_METHODS = ("abmil", "mean", "votes")
 #: Licenses that allow commercial use, with what they ask for in return.
@@ -35,6 +44,8 @@ COMMERCIAL = {
     "GPL-3.0": "copyleft",
     "AGPL-3.0": "copyleft, also for services",
 }
+#: A smaller limit on the parameters is a slip of the unit.
+FEWEST_PARAMS = 100_000
 _NONCOMMERCIAL = re.compile(r"non-?commercial|\bNC\b|-NC|Commons Clause", re.IGNORECASE)
 
 
@@ -49,13 +60,24 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.license not in LICENSES:
             raise HistobenchError(f"license: {self.license!r} is not one of {', '.join(LICENSES)}")
+        if self.max_params is not None and self.max_params < FEWEST_PARAMS:
+            raise HistobenchError(
+                f"max_params: no encoder has as few as {self.max_params} parameters; for millions write "
+                f"{self.max_params}M (in Python {self.max_params}_000_000)"
+            )
+        # Also refuses NaN.
+        if self.min_robustness is not None and not 0 <= self.min_robustness <= 1:
+            raise HistobenchError(
+                f"min_robustness: the robustness index is between 0 and 1, such as 0.8, not "
+                f"{self.min_robustness:g}"
+            )
 
     def words(self) -> str:
         said = []
         if self.license == "commercial":
             said.append("a license that allows commercial use")
         if self.max_params is not None:
-            said.append(f"at most {shown_params(self.max_params)} parameters")
+            said.append(f"at most {shown_params(self.max_params)} parameters (image tower)")
         if self.min_robustness is not None:
             said.append(f"a robustness index of at least {self.min_robustness:g}")
         return ", ".join(said) or "none"
@@ -67,18 +89,24 @@ class Candidate:
 
     name: str
     license: str
-    params: int | None
+    params: int | None  # of the image tower, which computes the features
     robustness: float | None
     why_not: tuple[str, ...] = ()
     #: dataset -> value with the bounds of its interval
-    values: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
-    #: Datasets on which no other candidate is shown to be better.
+    values: dict[str, Value] = field(default_factory=dict)
+    #: Datasets that were tested and on which no other candidate is shown to be better.
     tied_best: tuple[str, ...] = ()
+    text_params: int = 0
+    obligations: str = ""  # what the license asks for in return
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The shortlist: `candidates` meet the conditions, `best` are those that the data do not tell apart."""
+    """The shortlist: `candidates` meet the conditions.
+
+    `best` may be the best on every dataset that was `tested`; it is empty where nothing was tested, or where
+    no encoder may be the best on all. `missing` names the runs that are missing, with their commands.
+    """
 
     conditions: str
     task: str
@@ -88,6 +116,9 @@ class Choice:
     excluded: tuple[Candidate, ...]
     best: tuple[str, ...]
     paragraph: str
+    tested: tuple[str, ...] = ()
+    tested_metric: str = ""
+    missing: tuple[str, ...] = ()
 
 
 def choose(
@@ -112,29 +143,91 @@ def choose(
     presets = sorted({run.identity.preset for run in runs})
     if len(presets) > 1:
         raise HistobenchError(f"several presets ({', '.join(presets)}): choose one with `preset`")
-    names = list(dict.fromkeys(run.identity.encoder for run in runs))
     robust = _robustness(results)
-    everyone = [_judged(name, conditions, robust.get(name)) for name in names]
-    left = {each.name for each in everyone if not each.why_not}
+    tables = {dataset: distinct_names(members) for dataset, members in by_dataset(runs).items()}
+    everyone = [
+        _judged(name, conditions, robust.get(_plain(name)))
+        for name in dict.fromkeys(name for named in tables.values() for name in named)
+    ]
+    left = {_plain(each.name) for each in everyone if not each.why_not}
     kept = [run for run in runs if run.identity.encoder in left]
     comparison = compare_runs(kept, CompareSettings(metric)) if kept else None
-    candidates = [_with_evidence(each, comparison) for each in everyone if not each.why_not]
-    candidates.sort(key=lambda each: (-len(each.tied_best), -_mean(each, comparison), each.name))
-    most = max((len(each.tied_best) for each in candidates), default=0)
-    best = tuple(each.name for each in candidates if most and len(each.tied_best) == most)
-    datasets = tuple(table.dataset for table in comparison.tables) if comparison is not None else ()
-    excluded = tuple(each for each in everyone if each.why_not)
+    evidence = (
+        [] if comparison is None else evidence_with_splits(comparison, _split_tables(results, kept, metric))
+    )
+    metric = metric if comparison is None else comparison.metric
+    shown_task = f"{runs[0].task}, {runs[0].setting}" if runs[0].task == PATIENT else runs[0].task
+    found = answer(evidence, task=shown_task, metric=metric)
+    candidates = [_with_evidence(each, evidence) for each in everyone if not each.why_not]
+    lower = metric in LOWER_IS_BETTER
+    candidates.sort(
+        key=lambda each: (each.name not in found.best, -len(each.tied_best), _order(each, lower), each.name)
+    )
     choice = Choice(
         conditions.words(),
-        f"{runs[0].task}, {runs[0].setting}" if runs[0].task == PATIENT else runs[0].task,
+        shown_task,
         metric,
-        datasets,
+        tuple(tables),
         tuple(candidates),
-        excluded,
-        best,
+        tuple(each for each in everyone if each.why_not),
+        found.best,
         "",
+        found.tested,
+        found.metric,
+        tuple(_missing(results, runs, tables, candidates)),
     )
-    return replace(choice, paragraph=_paragraph(choice))
+    return replace(choice, paragraph=_paragraph(choice, found))
+
+
+def _plain(name: str) -> str:
+    """The encoder of a name in a table, where several runs of one are `name [what differs]`."""
+    return name.partition(" [")[0]
+
+
+def _split_tables(results: Path, kept: Sequence[StoredRun], metric: str) -> list[SplitTable]:
+    """The tables over splits of the same encoders, task and setting; none where there are no splits."""
+    first, encoders = kept[0], {run.identity.encoder for run in kept}
+    try:
+        runs = [
+            run
+            for run in split_runs(results)
+            if (run.task, run.setting, run.identity.preset)
+            == (first.task, first.setting, first.identity.preset)
+            and run.identity.encoder in encoders
+            and run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT
+        ]
+        return compare_splits(runs, metric=metric) if runs else []
+    except HistobenchError:  # no splits, or splits that cannot be compared: the test set decides
+        return []
+
+
+def _missing(
+    results: Path,
+    runs: Sequence[StoredRun],
+    tables: Mapping[str, Mapping[str, StoredRun]],
+    candidates: Sequence[Candidate],
+) -> Iterator[str]:
+    """Which candidates were not run on which datasets, with the command that would do it."""
+    notes = read_note(results / DATASETS) or {}
+    for dataset, named in tables.items():
+        absent = [each.name for each in candidates if each.name not in named]
+        if absent:
+            note = notes.get(dataset) or {}
+            flags = {"data": note.get("source", dataset), "class2id": note.get("classes_file")}
+            flags |= {each.name: note.get(each.name) for each in fields(Origin)}
+            outside = [name.removesuffix("@elsewhere") for name in absent if name.endswith("@elsewhere")]
+            flags["models"] = ",".join(
+                name for name in map(_plain, absent) if not name.endswith("@elsewhere")
+            )
+            flags["features"] = ",".join(f"{name}=FILE" for name in outside)
+            flags |= {"tasks": runs[0].task, "presets": runs[0].identity.preset, "results": str(results)}
+            words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]
+            verb = "was" if len(absent) == 1 else "were"
+            yield f"{listed_names(absent)} {verb} not run on {dataset}: `histobench run {' '.join(words)}`"
+
+
+def _quoted(value: object) -> str:
+    return shlex.quote(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
 def _patient_task(
@@ -193,10 +286,11 @@ def read_params(text: str) -> int:
 
 
 def _judged(name: str, conditions: Conditions, robustness: float | None) -> Candidate:
-    specs = [_spec(part) for part in combined_parts(name) or (name,)]
-    licenses = [spec.licence if spec is not None else "unknown" for spec in specs]
-    sizes = [spec.cost.params if spec is not None and spec.cost is not None else None for spec in specs]
-    params = None if None in sizes else sum(size for size in sizes if size is not None)
+    specs = [_spec(part) for part in combined_parts(_plain(name)) or (_plain(name),)]
+    licenses = dict.fromkeys(spec.licence if spec is not None else "unknown" for spec in specs)
+    costs = [None if spec is None else spec.cost for spec in specs]
+    known = [cost for cost in costs if cost is not None]
+    params = sum(cost.params for cost in known) if len(known) == len(costs) else None
     why = []
     if conditions.license == "commercial":
         why += [said for licence in licenses for allowed, said in (commercial_use(licence),) if not allowed]
@@ -210,7 +304,15 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
             why.append("its robustness was not measured (task Robustness)")
         elif robustness < conditions.min_robustness:
             why.append(f"robustness index {robustness:.3f}")
-    return Candidate(name, " + ".join(dict.fromkeys(licenses)), params, robustness, tuple(dict.fromkeys(why)))
+    return Candidate(
+        name,
+        " + ".join(licenses),
+        params,
+        robustness,
+        tuple(dict.fromkeys(why)),
+        text_params=sum(cost.text_params for cost in known),
+        obligations=", ".join(filter(None, (COMMERCIAL.get(licence, "") for licence in licenses))),
+    )
 
 
 def _spec(name: str) -> EncoderSpec | None:
@@ -232,85 +334,48 @@ def _robustness(results: Path) -> dict[str, float]:
     return found
 
 
-def _with_evidence(each: Candidate, comparison: Comparison | None) -> Candidate:
-    values, tied = {}, []
-    for table in comparison.tables if comparison is not None else ():
-        entry = next((entry for entry in table.entries if entry.name == each.name), None)
-        if entry is None or entry.value is None:
-            continue
-        values[table.dataset] = (entry.value, entry.interval.low, entry.interval.high)
-        if each.name in tied_best(table):
-            tied.append(table.dataset)
-    return replace(each, values=values, tied_best=tuple(tied))
+def _with_evidence(each: Candidate, evidence: Sequence[Evidence]) -> Candidate:
+    values = {found.dataset: found.values[each.name] for found in evidence if each.name in found.values}
+    # Where the metric could not be tested, accuracy may have been.
+    judged = [found.instead or found for found in evidence]
+    return replace(
+        each,
+        values=values,
+        tied_best=tuple(found.dataset for found in judged if each.name in found.may_be_best),
+    )
 
 
-def tied_best(table: DatasetTable) -> set[str]:
-    """The encoders of a table of which none is shown to be worse than another."""
-    if table.standings is not None:
-        return set(table.standings.best.listed())
-    ranked = [entry.name for entry in table.entries if entry.value is not None]
-    if not ranked:
-        return set()
-    found = {ranked[0]}
-    for name in ranked[1:]:
-        pair = table.pair(ranked[0], name)
-        if pair is None or not pair.holds:
-            found.add(name)
-    return found
+def _mean(each: Candidate) -> float:
+    return sum(value for value, _, _ in each.values.values()) / len(each.values)
 
 
-def _mean(each: Candidate, comparison: Comparison | None) -> float:
-    if not each.values:
-        return float("-inf")
-    mean = sum(value for value, _, _ in each.values.values()) / len(each.values)
-    return -mean if comparison is not None and comparison.lower_is_better else mean
+def _order(each: Candidate, lower: bool) -> float:
+    """A key to sort by: the highest mean first, or the lowest."""
+    return float("inf") if not each.values else _mean(each) if lower else -_mean(each)
 
 
-def _paragraph(choice: Choice) -> str:
-    total = len(choice.candidates) + len(choice.excluded)
-    what = f"{choice.task}, {choice.metric.replace('_', ' ')}"
-    said = [
-        f"{total} encoders were evaluated with histobench ({what}). Conditions: {choice.conditions}; "
-        f"{len(choice.candidates)} of {total} meet them."
-    ]
-    said.append(_finding(choice))
-    left = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
-    if left:
-        said.append(f"Excluded: {left}.")
-    return " ".join(said)
-
-
-def _finding(choice: Choice) -> str:
-    """What the comparison of the candidates says."""
+def _paragraph(choice: Choice, found: Answer) -> str:
+    total, left = len(choice.candidates) + len(choice.excluded), len(choice.candidates)
+    who = "1 encoder was" if total == 1 else f"{total} encoders were"
+    said = [f"{who} evaluated with histobench by {choice.task}."]
+    if choice.conditions != "none":
+        said.append(
+            f"Conditions: {choice.conditions}; {left} of {total} {'meets' if left == 1 else 'meet'} them."
+        )
     if not choice.candidates:
-        return "No encoder is left to choose from."
-    if len(choice.candidates) == 1:
-        return f"{choice.candidates[0].name} is the only one, so nothing was compared."
-    count = len(choice.datasets)
-    where = f"{count} dataset{'s' if count != 1 else ''} ({', '.join(choice.datasets)})"
-    most = max(len(each.tied_best) for each in choice.candidates)
-    names = _listed(choice.best)
-    sure = "(95% confidence, paired and corrected for all pairs)"
-    if len(choice.best) == 1 and most == count:
-        others = [each.name for each in choice.candidates if each.tied_best and each.name != choice.best[0]]
-        told = (
-            f"{names} is the only one that may be the best on all of {where}, but it is not shown to be: "
-            f"{_listed(others)} cannot be told apart from it on some"
-            if others
-            else f"On {where}, {names} is shown to be better than every other one of them"
-        )
-    elif most < count:
-        told = (
-            f"No encoder is among the best on all of {where}; on most of them ({most}): {names}, which does "
-            "not show which one is better overall"
-        )
+        said.append("No encoder is left to choose from.")
+    elif left == 1:
+        said.append(f"{choice.candidates[0].name} is the only one, so nothing was compared.")
     else:
-        told = f"On {where}, the data do not tell {names} apart: each may be the best"
-    return f"{told} {sure}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        said.append(found.text)
+    if found.tested and left > 1:
+        said.append("Tests are paired, and corrected for all pairs of encoders of a dataset.")
+    said += [f"{text}." for text in choice.missing]
+    excluded = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
+    said += [f"Excluded: {excluded}."] if excluded else []
+    owed = "; ".join(f"{e.name}: {e.license} ({e.obligations})" for e in choice.candidates if e.obligations)
+    said += [f"License obligations: {owed}."] if owed else []
+    return " ".join(said)
 
 
 def choice_grid(choice: Choice) -> Grid:
@@ -318,31 +383,33 @@ def choice_grid(choice: Choice) -> Grid:
     count = len(choice.datasets)
     rows = []
     for each in choice.candidates:
-        mean = sum(value for value, _, _ in each.values.values()) / max(len(each.values), 1)
+        text = f"{_mean(each):.3f}" if each.values else "-"
         single = next(iter(each.values.values()), None)
-        text = f"{mean:.3f}" if each.values else "-"
-        if len(each.values) == 1 and single is not None and single[1] is not None:
+        if count == 1 and single is not None and single[1] is not None:
             text += f" [{single[1]:.3f}, {single[2]:.3f}]"
-        robust = "-" if each.robustness is None else f"{each.robustness:.3f}"
+        elif 0 < len(each.values) < count:
+            text += f" (on {len(each.values)} of {count})"
+        tower = f" + {shown_params(each.text_params)} text" if each.text_params else ""
         rows.append(
             (
                 each.name,
-                f"{len(each.tied_best)} of {count}",
+                f"{len(each.tied_best)} of {len(choice.tested)}" if choice.tested else "not tested",
                 text,
-                shown_params(each.params),
-                robust,
-                each.license,
+                f"{shown_params(each.params)}{tower}",
+                "-" if each.robustness is None else f"{each.robustness:.3f}",
+                f"{each.license} ({each.obligations})" if each.obligations else each.license,
             )
         )
-    notes = [
-        f"best: datasets on which no other of these is shown to be better; conditions: {choice.conditions}"
-    ]
+    notes = [f"conditions: {choice.conditions}"]
+    if choice.tested:
+        by = "" if choice.tested_metric == choice.metric else f", by {choice.tested_metric}"
+        notes.append(f"may be best: tested datasets on which no other of these is shown to be better{by}")
     notes += [f"excluded: {each.name}: {', '.join(each.why_not)}" for each in choice.excluded]
-    notes.append("licenses: as the zoo states them; read the text before you rely on it")
+    notes.append("params: of the image tower; licenses: as the zoo states them; read the text first")
     value = "value [95%]" if count == 1 else "mean value"
     return Grid(
         f"shortlist by {choice.task}, {choice.metric}",
-        ("encoder", "best", value, "params", "robustness", "license"),
+        ("encoder", "may be best", value, "params", "robustness", "license"),
         tuple(rows),
         tuple(notes),
     )

@@ -24,6 +24,9 @@ _EXHAUSTIVE = 20_000
 #: Swapping every pair of groups is tried up to this many groups; with more, single moves are fine enough.
 _SWAPS = 300
 
+#: Every split has groups of every class, up to so many: intervals over groups need them in the test set.
+_WANTED_GROUPS = 3
+
 Counts = NDArray[np.float64]  # images of each group by class [g, c]
 
 
@@ -102,6 +105,27 @@ def split_images(
     return arrange(placed, None, seed=seed)
 
 
+def split_words(dataset: RoiDataset) -> str:
+    """One line on how groups were divided: how many each split has, also of the classes with few.
+
+    Empty where images have no groups.
+    """
+    groups = {
+        split: {(image.group, image.label) for image in images if image.group is not None}
+        for split, images in dataset.splits.items()
+    }
+    if not all(groups.values()):
+        return ""
+    sizes = {split: len({group for group, _ in found}) for split, found in groups.items()}
+    few = []
+    for label, name in enumerate(dataset.classes):
+        counts = [sum(found == label for _, found in members) for members in groups.values()]
+        if min(counts) <= _WANTED_GROUPS:
+            few.append(f"{name} {'/'.join(map(str, counts))}")
+    rare = f"; classes with few: {', '.join(few)}" if few else ""
+    return f"{'/'.join(sizes)} split by whole groups: {'/'.join(map(str, sizes.values()))} groups{rare}"
+
+
 def units(labels: Sequence[int] | NDArray[np.int64], keys: Sequence[str]) -> tuple[NDArray[np.int64], Counts]:
     """The unit of each image, which all images of one key make up; the images of each unit by class."""
     unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
@@ -112,7 +136,10 @@ def units(labels: Sequence[int] | NDArray[np.int64], keys: Sequence[str]) -> tup
 
 
 def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> NDArray[np.int64]:
-    """For every group (row of class counts) the index of its split: the least `imbalance` that is found."""
+    """For every group (row of class counts) the index of its split: the least `imbalance` that is found.
+
+    Of a class with few groups every split gets as many as possible, up to three.
+    """
     if not len(counts):
         return np.zeros(0, dtype=np.int64)
     generator = np.random.default_rng(seed)
@@ -122,9 +149,10 @@ def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> N
     if (shuffled.sum(axis=1) == 1).all():
         found = _by_class(shuffled, shares)
     elif len(open_splits) ** len(counts) <= _EXHAUSTIVE:
-        found = _exhaustive(shuffled, shares, open_splits)
+        found = _exhaustive(_with_groups(shuffled), shares, open_splits)
     else:
-        found = _improved(shuffled, shares, open_splits, _greedy(shuffled, shares, open_splits))
+        start = _greedy(shuffled, shares, open_splits)
+        found = _improved(_with_groups(shuffled), shares, open_splits, start)
     assignment = np.empty(len(counts), dtype=np.int64)
     assignment[order] = found
     return assignment
@@ -139,6 +167,22 @@ def imbalance(table: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]
     error = table / totals - shares[:, None]
     lacking = (table == 0) & (shares[:, None] > 0)
     return np.asarray((error**2).sum(axis=(-1, -2)) + lacking.sum(axis=(-1, -2)))
+
+
+def _with_groups(counts: Counts) -> Counts:
+    """The images of each group by class, and beside them whether the class occurs in it [g, 2c]."""
+    return np.concatenate([counts, counts > 0], axis=1)
+
+
+def _cost(table: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`imbalance` of sums of `_with_groups` [..., s, 2c], plus one for every missing group of a class.
+
+    Every split should have as many groups of a class as can be had in all splits, up to `_WANTED_GROUPS`.
+    """
+    images, groups = np.split(table, 2, axis=-1)
+    wanted = np.minimum(groups.sum(axis=-2, keepdims=True) // (shares > 0).sum(), _WANTED_GROUPS)
+    lacking = np.maximum(wanted - np.maximum(groups, 1), 0) * (shares[:, None] > 0)
+    return np.asarray(imbalance(images, shares) + lacking.sum(axis=(-1, -2)))
 
 
 def _by_class(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -176,7 +220,7 @@ def _exhaustive(
 ) -> NDArray[np.int64]:
     assignments = np.array(list(product(open_splits, repeat=len(counts))), dtype=np.int64)  # [k, g]
     member = assignments[:, None, :] == np.arange(len(shares))[:, None]  # [k, s, g]
-    costs = imbalance(member.astype(np.float64) @ counts, shares)
+    costs = _cost(member.astype(np.float64) @ counts, shares)
     # Rounding must not decide between equals: take the first of those within it.
     return assignments[np.flatnonzero(costs <= costs.min() + 1e-9)[0]]
 
@@ -202,7 +246,7 @@ def _improved(
 ) -> NDArray[np.int64]:
     """Move single groups, then swap pairs, as long as that lowers the imbalance."""
     assignment = assignment.copy()
-    cost = float(imbalance(_table(counts, assignment, len(shares)), shares))
+    cost = float(_cost(_table(counts, assignment, len(shares)), shares))
     while True:
         better = _best_move(counts, shares, open_splits, assignment)
         if better[0] >= cost - 1e-12 and len(counts) <= _SWAPS:
@@ -226,7 +270,7 @@ def _best_move(
     for split in open_splits:
         moved = without.copy()
         moved[:, split] += counts
-        costs[:, split] = imbalance(moved, shares)
+        costs[:, split] = _cost(moved, shares)
     group, split = np.unravel_index(int(np.argmin(costs)), costs.shape)
     changed = assignment.copy()
     changed[group] = split
@@ -246,7 +290,7 @@ def _best_swap(
     rows, change = np.arange(len(first)), counts[second] - counts[first]
     tables[rows, assignment[first]] += change
     tables[rows, assignment[second]] -= change
-    costs = imbalance(tables, shares)
+    costs = _cost(tables, shares)
     best = int(np.argmin(costs))
     changed = assignment.copy()
     changed[[first[best], second[best]]] = changed[[second[best], first[best]]]

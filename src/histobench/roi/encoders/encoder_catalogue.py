@@ -125,7 +125,7 @@ def has_weights(spec: EncoderSpec, weights: str | None = None) -> bool:
 
 
 def millions(spec: EncoderSpec) -> str:
-    """The number of parameters for a table: `303.4 M`."""
+    """The number of parameters of the image tower for a table: `303.4 M`."""
     return f"{spec.cost.params / 1e6:.1f} M" if spec.cost else "-"
 
 

@@ -172,7 +172,7 @@ def _memory(spec: EncoderSpec) -> list[CheckupResult]:
     free = _free_memory()
     if spec.cost is None or free is None:
         return []
-    need = spec.cost.params * 4 + WORKING_MEMORY
+    need = (spec.cost.params + spec.cost.text_params) * 4 + WORKING_MEMORY
     message = f"needs about {need / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
     if need > free:
         return [CheckupResult("WARN", spec.full_name, message, "use a larger machine, or a smaller encoder")]

@@ -89,10 +89,14 @@ class TextTowerSpec:
 
 @dataclass(frozen=True)
 class Cost:
-    """Size of the network and work per image at the default size, counted by `scripts/measure_zoo.py`."""
+    """Size of the image tower and work per image at the default size, counted by `scripts/measure_zoo.py`.
+
+    `params` are those that the features depend on; `text_params` those of the text tower beside them.
+    """
 
     params: int
     gflops: float = 0.0
+    text_params: int = 0
 
 
 @dataclass(frozen=True)

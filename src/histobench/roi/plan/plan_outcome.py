@@ -52,6 +52,8 @@ class PlanOutcome:
     skipped: list[EncoderFailure] = field(default_factory=list)
     #: False where jobs go on after this process.
     finished: bool = True
+    #: How datasets were split, where the plan asked for shares.
+    splits: list[str] = field(default_factory=list)
 
     @property
     def has_results(self) -> bool:

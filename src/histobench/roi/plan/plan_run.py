@@ -14,7 +14,7 @@ from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
-from histobench.roi.data.split import check_learnt
+from histobench.roi.data.split import check_learnt, split_words
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.features.settings import EncoderRecipe
@@ -77,6 +77,7 @@ def run_plan(
     `datasets` have been read already.
     """
     engine = engine or LocalEngine()
+    loaded: dict[str, RoiDataset] = {}
     # Found out now for all encoders together; one at a time each would look right.
     check_labels(plan.encoders)
     check_distinct_weights(plan.encoders, plan.weights)
@@ -100,7 +101,12 @@ def run_plan(
     if not finished:
         return PlanOutcome(plan.results, folder, finished=False)
     note_speeds(folder, plan.results)
-    return outcome_of(folder, plan.results)
+    outcome = outcome_of(folder, plan.results)
+    divided = {
+        entry.name: split_words(loaded[entry.name]) for entry in plan.datasets if entry.split and loaded
+    }
+    outcome.splits += [f"{name}: {words}" for name, words in divided.items() if words]
+    return outcome
 
 
 def unresolved_encoders(plan: Plan, *, download: bool = True) -> dict[str, str]:

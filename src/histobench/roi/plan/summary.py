@@ -266,9 +266,11 @@ def answer_of_run(
     """The answer by the main task: Linear-Probe where there is one, as in `choose`, else the first."""
     tasks = [each.task for each in comparisons]
     main = next((each for each in comparisons if each.task == LINEAR_PROBE), next(iter(comparisons), None))
-    if main is None or not any(len(table.entries) > 1 for table in main.tables):
+    tables = () if main is None else main.tables
+    shown = [table for table in tables if _in(table.dataset, wanted.datasets)]
+    if main is None or all(sum(wanted.has_encoder(e.name) for e in table.entries) < 2 for table in shown):
         return ""
-    main = replace(main, tables=tuple(table for table in main.tables if _in(table.dataset, wanted.datasets)))
+    main = replace(main, tables=tuple(shown))
     evidence = evidence_with_splits(main, over_splits)
     others = f" The answer is by {main.task} alone, not by the other tasks." if len(set(tasks)) > 1 else ""
     return answer(evidence, task=main.task, metric=main.metric).text + others
@@ -350,12 +352,12 @@ def _robustness_cells(
     shown = [pack for pack in table.packs if wanted.has_encoder(pack.encoder)]
     known = {pack.encoder: value for pack in shown if (value := pack.value(measure)) is not None}
     best = None if not known else (max if more_is_better else min)(known, key=lambda name: known[name])
-    against = [
-        pair
+    against = {
+        (pair.first, pair.second): pair.p_holm
         for pair in table.pairs
         if pair.measure == measure and pair.p_holm is not None and best in (pair.first, pair.second)
-    ]
-    worse = {name for pair in against if pair.p_holm <= _ALPHA for name in (pair.first, pair.second)} - {best}
+    }
+    worse = {name for names, p_value in against.items() if p_value <= _ALPHA for name in names} - {best}
     cells = {}
     for pack in shown:
         found = pack.content["measures"].get(measure) or {}
