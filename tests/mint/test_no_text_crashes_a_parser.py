@@ -28,7 +28,6 @@ from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
 from histobench.mint.sandbox.guest import frames
 from histobench.mint.sandbox.guest.frames import BrokenFrameError
-from histobench.mint.sandbox.guest.python38_language import as_python38
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import read_records
@@ -37,6 +36,7 @@ from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia_search import Article, Tape, rendered
 from reproduction import python38_shell
 from reproduction.gates import Journal, alike, expert_calls, expert_observations, same
+from reproduction.python38_language import as_python38
 
 pytestmark = pytest.mark.slow
 

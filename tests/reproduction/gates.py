@@ -45,6 +45,7 @@ from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.python_tool import NO_OUTPUT, PythonREPL
+from reproduction.python38_language import python38_program
 from reproduction.python38_shell import prelude
 
 
@@ -241,12 +242,18 @@ def environment_opener(
         )  # episodes of one task may run side by side
         task.rule = recording.rule
         python = (pythons or {}).get(recording.run, PYTHON38)
-        if isinstance(task, CodeGenTask):
-            task.published_python = python
+        if python == PYTHON38:
+            as_recorded_program(task)
         env = open_environment(task, tools.get(recording.task, ()), pool=pool)
         return as_recorded(env, recording.first_cell_number, python)
 
     return open_env
+
+
+def as_recorded_program(task: Task) -> None:
+    """Let the task, under the published rule, test programs with the Python of the recordings."""
+    if isinstance(task, CodeGenTask) and task.rule == "published":
+        task.extract_answer = python38_program  # type: ignore[method-assign]
 
 
 def as_recorded(env: GeneralEnv, first_cell_number: int = 1, python: str = PYTHON38) -> GeneralEnv:
@@ -435,6 +442,7 @@ def _verdict(task: Task, rule: Rule, solution: str, pool: SandboxPool | None = N
     task.rule = rule
     if isinstance(task, CodeGenTask):
         task.pool = pool
+        as_recorded_program(task)
     return task.success(solution)
 
 

@@ -1,8 +1,8 @@
 """The shell of the public recordings: errors in the words of Python 3.8, commands on a terminal.
 
 An agent that reads "unexpected EOF while parsing" may act differently from one that reads "was never closed".
-`prelude` is the cell that installs this file in a session; what that Python could and could not do is in the
-package (`sandbox/guest/python38_language.py`), because submissions are tested under the same rules.
+`prelude` is the cell that installs this file in a session; what that Python could and could not do is in
+`python38_language.py`, because submissions are tested under the same rules.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-try:
-    from guest import python38_language  # inside the sandbox
-except ImportError:
-    from histobench.mint.sandbox.guest import python38_language
+if "python38_language" in sys.modules:  # inside the sandbox
+    python38_language = sys.modules["python38_language"]
+else:
+    from reproduction import python38_language
 
 with_plain_strings = python38_language.with_plain_strings
 _PLACEHOLDER = python38_language._PLACEHOLDER
@@ -324,7 +324,10 @@ def install(shell: Any, first_cell_number: int, *, old: bool = True) -> None:
 
 def prelude(first_cell_number: int, *, old: bool = True) -> str:
     """The cell that installs this file in a session."""
-    source = Path(__file__).read_text(encoding="utf-8")
+    source = (
+        python38_language.loader()
+        + f"exec(compile({Path(__file__).read_text(encoding='utf-8')!r}, 'python38_shell', 'exec'))"
+    )
     names = {"__name__": "python38_shell", "__file__": "python38_shell.py"}
     call = f"\ninstall(shell, {first_cell_number}, old={old})"
     # The namespace of the episode stays as it was.

@@ -23,8 +23,7 @@ ISOLATIONS = ("bubblewrap", "landlock")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Isolations take turns: `make test` runs each case with one of them, `make test-rest` with the others.
 
-    A hash of the case decides. A test with the mark `isolation(name)` is about that one alone; with the mark
-    `turns(*ids)` the parameters with these ids take turns as well.
+    A hash of the case decides. A test with the mark `isolation(name)` is about that one alone.
     """
     cases: dict[str, list[pytest.Item]] = {}
     elsewhere = set()
@@ -41,10 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if only.args[0] != isolation:
                 elsewhere.add(item)
             continue
-        turns = item.get_closest_marker("turns")
-        case = f"{item.path.name} {item.name}"
-        for turn in (isolation, *(turns.args if turns else ())):
-            case = case.replace(turn, "", 1)
+        case = f"{item.path.name} {item.name}".replace(isolation, "", 1)
         cases.setdefault(case, []).append(item)
     for case, group in cases.items():
         place = crc32(case.encode()) % len(group)

@@ -1,7 +1,6 @@
 """Programs that answer with lies, each in its own way: none passes, none harms the process of the tests.
 
-Each is asked for `f(1)`, whose right answer is `[1, 2, 3]`, by tests that the host reads and by tests that
-run in a process of their own and try many operations on the answer.
+Each is asked for `f(1)`, whose right answer is `[1, 2, 3]`, by tests that try many operations on the answer.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from histobench.mint.sandbox import SandboxPool, backend_works, open_sandbox, ru
 
 pytestmark = pytest.mark.slow
 
-COMPARED = "assert f(1) == [1, 2, 3]\nassert f(2) == [1, 2, 3]"
-EXECUTED = """
-import copy, decimal, fractions, json, math, numpy, operator, statistics
+TESTS = """
+import collections, copy, datetime, decimal, fractions, json, math, numpy, operator, statistics
 want = [1, 2, 3]
 try:
     memory = spray
@@ -50,6 +48,10 @@ attempts = [
     lambda: statistics.mean(f(1)) == 2,
     lambda: fractions.Fraction(f(1)) == 6 or decimal.Decimal(f(1)) == 6,
     lambda: len({1, 2, 3} ^ set(f(1))) == 0,
+    lambda: f(1) == datetime.date(2001, 2, 3) or datetime.date(2001, 2, 3) == f(1),
+    lambda: f(1) == collections.deque(want) or f(1) == fractions.Fraction(2, 7),
+    lambda: f(1) == decimal.Decimal("1.23") or f(1) == range(1, 4),
+    lambda: bool((f(1) == numpy.array(want)).all()),
 ]
 won = []
 for number, attempt in enumerate(attempts):
@@ -63,15 +65,15 @@ assert won, won
 # What `forged()` gives is sent as it is, in the place of the answer.
 FORGE = """
 import sys
-channel = sys.modules["guest.unit_tests"]
+channel = sys.modules["guest.tested_program"]
 honest = channel.written
 class Forged: pass
 class Pretender:
     __index__ = __int__ = lambda self: 6
     __float__ = lambda self: 6.0
-def written(value, keep):
-    pretender = {"t": "object", "v": keep(Pretender())}
-    return forged(pretender) if type(value) is Forged else honest(value, keep)
+def written(value, sent):
+    pretender = sent(Pretender())
+    return forged(pretender) if type(value) is Forged else honest(value, sent)
 channel.written = written
 def f(x): return Forged()
 """
@@ -90,12 +92,12 @@ spray = b"".join(
 class Pointer:
     __array_interface__ = {"shape": (1,), "typestr": "|O8", "data": (pointers, False), "version": 3}
 class Answer: pass
-channel = sys.modules["guest.unit_tests"]
+channel = sys.modules["guest.tested_program"]
 honest = channel.written
-def written(value, keep):
+def written(value, sent):
     if type(value) is Answer:
-        return {"t": "numpy", "v": ["O", None, [{"t": "object", "v": keep(Pointer())}]]}
-    return honest(value, keep)
+        return {"t": "numpy", "v": ["O", None, [sent(Pointer())]]}
+    return honest(value, sent)
 channel.written = written
 def f(*args): return Answer()
 """
@@ -367,6 +369,22 @@ TRICKS = {
     ),
     "a module": "import math\ndef f(x): return math",
     "an exception": "def f(x): return StopIteration()",
+    "an object that reduces to itself": (
+        "class C:\n    __reduce_ex__ = lambda s, p: (C, (s,))\ndef f(x): return C()"
+    ),
+    "an object that reduces to another type": (
+        "import datetime\nclass C:\n    __reduce_ex__ = lambda s, p: (datetime.date, (b'',))\n"
+        "def f(x): return C()"
+    ),
+    "an object that reduces to a value that equals everything": (
+        "from unittest.mock import ANY\nclass C:\n    __reduce_ex__ = lambda s, p: (ANY, (ANY,), ANY)\n"
+        "def f(x): return C()"
+    ),
+    "reductions that are always true": (
+        "import sys\nsys.modules['guest.tested_program']._ACTIONS['reduced'] = lambda s: True\n"
+        "class C: pass\ndef f(x): return C()"
+    ),
+    "the reduction of a date of another day": "import datetime\ndef f(x): return datetime.date(2001, 2, 4)",
     "the end of an iteration": "def f(x): raise StopIteration([1, 2, 3])",
     "the end of a generator": "def f(x): raise GeneratorExit",
     "text that looks like it": "def f(x): return '[1, 2, 3]'",
@@ -391,7 +409,7 @@ PROGRAMS |= {
 }
 PROGRAMS |= {
     f"answer: {what}": (
-        "import sys\nchannel = sys.modules['guest.unit_tests']\nhonest = channel._attempt\n"
+        "import sys\nchannel = sys.modules['guest.tested_program']\nhonest = channel._attempt\n"
         "def f(x): return 0\nasked = []\ndef attempt(work):\n    asked.append(1)\n"
         f"    return honest(work) if len(asked) < 2 else {answer}\nchannel._attempt = attempt"
     )
@@ -427,19 +445,22 @@ def test_there_are_more_than_a_hundred() -> None:
 
 
 @pytest.mark.sample(100)
-@pytest.mark.turns("compared", "executed")
-@pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", PROGRAMS)
-def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:
-    verdict = run_unit_tests(science_pool, PROGRAMS[how], tests, timeout=1 if how in ENDLESS else 5)
+def test_no_lie_passes(science_pool: SandboxPool, how: str) -> None:
+    verdict = run_unit_tests(science_pool, PROGRAMS[how], TESTS, timeout=1 if how in ENDLESS else 5)
     assert not verdict.passed
     assert "process ended" not in verdict.reason or how in MAY_DIE, "a process was taken down"
 
 
-@pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
-def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: str) -> None:
-    verdict = run_unit_tests(science_pool, "def f(x): return [1, 2, 3]", tests)
+def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool) -> None:
+    verdict = run_unit_tests(science_pool, "def f(x): return [1, 2, 3]", TESTS)
     assert verdict.passed, verdict.reason
+
+
+def test_data_that_cannot_be_decoded_fails_whatever_the_tests_catch(science_pool: SandboxPool) -> None:
+    program = f"{FORGE}\ndef forged(pretender): return {{'t': 'eval', 'v': 1}}"
+    verdict = run_unit_tests(science_pool, program, "try:\n    f(1)\nexcept BaseException:\n    pass")
+    assert (verdict.passed, "cannot be decoded" in verdict.reason) == (False, True)
 
 
 @pytest.mark.parametrize("isolation", ["bubblewrap", "landlock"])
@@ -450,7 +471,7 @@ def test_an_address_in_the_program_means_nothing_to_the_tests(isolation: str) ->
     tests = "memory = spray\nassert f(1) == [1, 2, 3]\nassert f(2) == 'anything'"
     with open_sandbox(isolation, preload=("numpy",), shell="plain", warm=1) as pool:
         verdict = run_unit_tests(pool, POINTER, tests)
-        assert "not an array of numbers" in verdict.reason
+        assert "cannot be decoded" in verdict.reason
         where = "def here(): return id(type)\ndef maps(): return open('/proc/self/maps').read()"
         apart = "assert here() != id(type)\nassert maps() != open('/proc/self/maps').read()"
         verdict = run_unit_tests(pool, where, apart)

@@ -10,17 +10,12 @@ RAISING = "raise ValueError('\\ud800')"
 GOOD = "def add(a, b):\n    return a + b"
 WRONG = "def add(a, b):\n    return a - b"
 TESTS = "assert add(1, 2) == 3\nassert add(2, 2) == 4"
-# The same for the process of the tests: the host reads comparisons with constants by itself.
-EXECUTED_TESTS = "three = 3\nassert add(1, 2) == three\nassert add(2, 2) == three + 1"
 
 
-@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
-def test_a_right_program_passes(bare_pool: SandboxPool, tests: str) -> None:
-    assert run_unit_tests(bare_pool, GOOD, tests).passed
+def test_a_right_program_passes(bare_pool: SandboxPool) -> None:
+    assert run_unit_tests(bare_pool, GOOD, TESTS).passed
 
 
-@pytest.mark.turns("compared", "executed")
-@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -33,10 +28,8 @@ def test_a_right_program_passes(bare_pool: SandboxPool, tests: str) -> None:
         ("(", "SyntaxError: "),
     ],
 )
-def test_a_wrong_program_fails_with_the_reason(
-    bare_pool: SandboxPool, program: str, reason: str, tests: str
-) -> None:
-    verdict = run_unit_tests(bare_pool, program, tests)
+def test_a_wrong_program_fails_with_the_reason(bare_pool: SandboxPool, program: str, reason: str) -> None:
+    verdict = run_unit_tests(bare_pool, program, TESTS)
     assert not verdict.passed
     assert verdict.reason.startswith(reason)
 
@@ -44,25 +37,12 @@ def test_a_wrong_program_fails_with_the_reason(
 @pytest.mark.parametrize(
     "program", ["raise ValueError('\\ud800')", "def add(*a): raise ValueError('\\ud800')"]
 )
-@pytest.mark.turns("compared", "executed")
-@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
-def test_a_reason_can_be_written_to_a_file(bare_pool: SandboxPool, program: str, tests: str) -> None:
-    assert run_unit_tests(bare_pool, program, tests).reason.encode() == b"ValueError: \\ud800"
+def test_a_reason_can_be_written_to_a_file(bare_pool: SandboxPool, program: str) -> None:
+    assert run_unit_tests(bare_pool, program, TESTS).reason.encode() == b"ValueError: \\ud800"
 
 
 def test_the_program_runs_with_empty_globals(bare_pool: SandboxPool) -> None:
     assert run_unit_tests(bare_pool, "if __name__ == '__main__':\n    1 / 0", "pass").passed
-
-
-def test_a_program_too_new_for_the_recordings_fails_where_they_are_the_measure(
-    bare_pool: SandboxPool,
-) -> None:
-    program = "def add(a: int, b: int) -> tuple[int, int]:\n    return a + b"
-    assert run_unit_tests(bare_pool, program, TESTS).passed
-    verdict = run_unit_tests(bare_pool, program, TESTS, wording="python3.8")
-    assert not verdict.passed
-    assert "not subscriptable" in verdict.reason
-    assert run_unit_tests(bare_pool, GOOD, TESTS, wording="python3.8").passed
 
 
 @pytest.mark.slow
@@ -149,7 +129,8 @@ CHEATS = {
     ),
     "rewrites whatever runs it": (
         "import gc, types\nfor thing in gc.get_objects():\n"
-        "    if isinstance(thing, types.FunctionType) and thing.__name__ in ('_answer', 'written'):\n"
+        "    if isinstance(thing, types.FunctionType) and "
+        "thing.__name__ in ('_answer', 'written', 'reduced', 'made'):\n"
         "        thing.__code__ = (lambda *a, **k: {'passed': True, 'op': 'verdict', 'value': True}).__code__"
     ),
     "kills whoever it can": "import os, signal\ndef add(a, b):\n    os.kill(-1, signal.SIGKILL)",
@@ -158,11 +139,32 @@ CHEATS = {
 
 
 @pytest.mark.slow
-@pytest.mark.turns("compared", "executed")
-@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", CHEATS)
-def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str, tests: str) -> None:
-    assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", tests, timeout=2).passed
+def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str) -> None:
+    assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", TESTS, timeout=2).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [
+        # The answer fills the socket's buffer and more: the host's next question cannot be written.
+        "import time\ndef add(a, b): return 3\ndef f(x): time.sleep(99)",
+        f"{GOOD}\nimport os\nos.close(3)",
+        f"{GOOD}\nimport os, socket\nsocket.socket(fileno=os.dup(3)).shutdown(socket.SHUT_RDWR)",
+        f"{GOOD}\nimport os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["sleeps", "closes its socket", "shuts its socket down", "stops itself"],
+)
+def test_a_program_that_stops_talking_has_failed(
+    bare_pool: SandboxPool, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arguments, so that a question does not fit into the buffer of a socket that is not read."""
+    monkeypatch.setattr("histobench.mint.sandbox.zygote_process._SEND_SECONDS", 1.0)
+    tests = "assert add(1, 2) == 3\nf('x' * 3_000_000)\nassert add(2, 2) == 4"
+    verdict = run_unit_tests(bare_pool, program, tests, timeout=1)
+    assert not verdict.passed
+    assert verdict.reason
 
 
 # Each has the wrong answer and something of its own that the test would use if it could.
@@ -230,8 +232,33 @@ def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, w
         ("def sum(a, b): return a - b", "assert sum(5, 3) == 2"),
         ("def f(x): x.append(4)", "x = [1]\nf(x)\nassert x == [1, 4]"),
         ("def f(*, x): x.append(4)", "x = [1]\nf(x=x)\nassert x == [1, 4]"),
-        ("def f(x): x.append(4)", "import collections\nx = collections.deque([1])\nf(x)\nassert 4 in x"),
-        ("def f(x): x += 4", "import numpy\nx = numpy.zeros(2)\nf(x)\nassert x.sum() == 8"),
+        ("def f(x): x['a'] = 4", "x = {}\nf(x)\nassert x == {'a': 4}"),
+        ("def f(x): return x + x", "import numpy\nassert (f(numpy.ones(2)) == numpy.array([2, 2])).all()"),
+        (
+            "import numpy\ndef f(x): return numpy.array(x)",
+            "import numpy\nassert numpy.allclose(f([[1, 2]]), [[1, 2]])\nassert f([1, 2]).tolist() == [1, 2]",
+        ),
+        ("import numpy\ndef f(x): return numpy.int8(x)", "assert f(3) == 3 and f(3) in {3}"),
+        ("import numpy\ndef f(x): return numpy.bool_(x)", "assert f(1) is True"),
+        (
+            "from fractions import Fraction\ndef f(x): return x / 3",
+            "from fractions import Fraction\nassert f(Fraction(1)) == Fraction(1, 3) == f(Fraction(1))",
+        ),
+        (
+            "import datetime\ndef f(y): return [datetime.date(y, 1, 2)]",
+            "import datetime\nassert f(2000) == [datetime.date(2000, 1, 2)] != f(2001)",
+        ),
+        ("def f(n): return range(n)", "assert f(3) == range(3) != f(4)"),
+        (
+            "from collections import Counter\ndef f(x): return Counter(x)",
+            "assert f('aab') == {'a': 2, 'b': 1}",
+        ),
+        (
+            "from decimal import Decimal\ndef f(x): return Decimal(x)",
+            "assert f('6') == 6 and f('0.1') != 0.1",
+        ),
+        ("from enum import Enum\nclass C(str, Enum): a = 'r'\ndef f(): return C.a", "assert f() == 'r'"),
+        ("def f(x): return 7**x", "assert f(5000) == 7**5000"),
         ("def sum(a, b): return a - b", "assert sum(sum(5, 3), 1) == 1\nassert len([sum(3, 1)]) == 1"),
         ("def f(): return type('T', (tuple,), {})((1, 2))", "assert f() == (1, 2)"),
         ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
@@ -262,7 +289,16 @@ def test_tests_may_do_what_they_always_could(bare_pool: SandboxPool, program: st
 
 def test_a_test_that_cannot_be_asked_elsewhere_says_so(bare_pool: SandboxPool) -> None:
     verdict = run_unit_tests(bare_pool, "def f(g): return g(1)", "assert f(lambda x: x) == 1")
-    assert "cannot hand a function to the program" in verdict.reason
+    assert "cannot pass a function to the program" in verdict.reason
+
+
+def test_functions_of_the_task_are_not_the_programs(bare_pool: SandboxPool) -> None:
+    helpers, tests = "def encode(s): return s + 'x'", "assert decode(encode('a')) == 'a'"
+    right = "def decode(s): return s[:-1]"
+    assert not run_unit_tests(bare_pool, "encode = decode = lambda s: s", tests, helpers=helpers).passed
+    assert run_unit_tests(bare_pool, f"encode = None\n{right}", tests, helpers=helpers).passed
+    assert not run_unit_tests(bare_pool, right, tests, helpers=helpers).passed
+    assert run_unit_tests(bare_pool, right, tests, helpers=helpers, starts_with_helpers=True).passed
 
 
 def test_a_program_never_sees_its_tests(bare_pool: SandboxPool) -> None:
@@ -283,10 +319,9 @@ def look(wanted, beside): return seen(wanted)
 
 def test_an_object_in_the_place_of_a_value_is_flagged(bare_pool: SandboxPool) -> None:
     program = f"{ALWAYS_EQUAL}\ndef add(a, b): return Anything()"
-    for tests in (TESTS, EXECUTED_TESTS):
-        verdict = run_unit_tests(bare_pool, program, tests)
-        assert (verdict.passed, verdict.unearned) == (False, True)
-        assert not run_unit_tests(bare_pool, WRONG, tests).unearned
+    verdict = run_unit_tests(bare_pool, program, TESTS)
+    assert (verdict.passed, verdict.unearned) == (False, True)
+    assert not run_unit_tests(bare_pool, WRONG, TESTS).unearned
 
 
 def test_a_program_too_long_to_be_sent_fails(bare_pool: SandboxPool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import gzip
 import json
 import random
@@ -17,6 +18,7 @@ from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.results.rescoring import rescore
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask
+from reproduction.gates import as_recorded_program
 
 CLASSES: dict[str, type[Task]] = {"humaneval": HumanEvalTask, "mbpp": MBPPTask}
 
@@ -46,8 +48,9 @@ def test_recorded_programs_get_the_recorded_verdict(
     cases = random.Random(0).sample(cases, min(250, len(cases)))
 
     def agrees(case: dict[str, Any]) -> bool:
-        task = tasks[case["task"], case["task_id"]]
+        task = copy.copy(tasks[case["task"], case["task_id"]])
         task.rule = "published"
+        as_recorded_program(task)
         return task.success(case["solution"]) == case["passed"]
 
     with ThreadPoolExecutor(2) as threads:
@@ -61,6 +64,22 @@ def test_a_fenced_program_counts_under_the_strict_rule_only() -> None:
     assert task.success(fenced)
     task.rule = "published"
     assert not task.success(fenced)
+
+
+@pytest.mark.parametrize("rule", ["published", "strict"])
+def test_helpers_that_tests_call_come_from_the_prompt(rule: str) -> None:
+    """As HumanEval/13 in the benchmark's data."""
+    given = "def encode(s: str):\n    return s + 'x'\n\n\n"
+    task = HumanEvalTask(
+        id=13,
+        prompt=given + 'def decode(s: str):\n    """Undoes encode."""\n',
+        reference="def check(candidate):\n    assert candidate(encode('a')) == 'a'\n\ncheck(decode)",
+    )
+    task.rule = rule  # type: ignore[assignment]
+    right = "def decode(s): return s[:-1]"
+    assert not task.success("encode = decode = lambda s: s")
+    assert task.success(given + right)
+    assert task.success(right) == (rule == "strict")  # the published code ran the answer alone
 
 
 def test_leaving_early_is_not_passing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -30,16 +31,35 @@ def without_fence(text: str) -> str:
     return text if _FENCE in code else code
 
 
+def helpers_in(prompt: str) -> str:
+    """Return the code of a prompt without the functions to be written, if it defines others in full.
+
+    >>> helpers_in("def one():\\n    return 1\\ndef two():\\n    'To be written.'")
+    'def one():\\n    return 1'
+    """
+    try:
+        tree = ast.parse(prompt)
+    except (SyntaxError, ValueError):  # a description in words
+        return ""
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and _is_empty(node))]
+    return ast.unparse(tree) if any(isinstance(node, ast.FunctionDef) for node in tree.body) else ""
+
+
+def _is_empty(function: ast.FunctionDef) -> bool:
+    return all(
+        isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in function.body
+    )
+
+
 TIMEOUT_S = 10.0
 
 
 class CodeGenTask(Task):
     """A program to write; the reference is the text of its tests."""
 
-    #: Where tests run; the process-wide pool if nobody says otherwise.
+    #: Where tests run; the process-wide pool by default.
     pool: SandboxPool | None = None
-    #: The Python that published submissions were tested with; the strict rule knows newer ones.
-    published_python = "python3.8"
 
     def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -55,11 +75,19 @@ class CodeGenTask(Task):
         return self.verdict(solution).passed
 
     def verdict(self, solution: str) -> Verdict:
-        """The same, with the reason."""
-        program = self.extract_answer(solution)
-        pool = self.pool or shared_pool()
-        wording = "native" if self.rule == "strict" else self.published_python
-        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S, wording=wording)
+        """Return the verdict with its reason.
+
+        Functions that the prompt defines are the prompt's when tests call them. Under the strict rule an
+        answer need not repeat them.
+        """
+        return run_unit_tests(
+            self.pool or shared_pool(),
+            self.extract_answer(solution),
+            self._reference,
+            timeout=TIMEOUT_S,
+            helpers=helpers_in(self._prompt),
+            starts_with_helpers=self.rule == "strict",
+        )
 
 
 class HumanEvalTask(CodeGenTask):

@@ -12,7 +12,8 @@ from .alarm import clock
 from .capture import Capture
 from .mailbox import EpisodeChannel, Mailbox
 from .memory_reserve import within_memory_limit
-from .unit_tests import run_tests, serve_program
+from .test_runner import run_tests
+from .tested_program import serve_program
 
 _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
 

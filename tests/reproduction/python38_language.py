@@ -1,7 +1,7 @@
 """What Python 3.8, the Python of the published recordings, could not do yet, and what it still could.
 
-A model that writes `-> list[int]` or calls `math.lcm` met an error there, in cells and in submissions, and
-whoever compares with recordings wants the same. Only code of the episode is held to it, libraries are not.
+A model that writes `-> list[int]` or calls `math.lcm` met an error there, in cells and in submissions. Only
+code of the episode is held to it, libraries are not. `loader` is the code that puts this file into a session.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import re
 import sys
 from collections.abc import Set
+from pathlib import Path
 from typing import Any, TypeVar
 
 _CLASSES = frozenset({"dict", "frozenset", "list", "set", "tuple", "type"})
@@ -91,6 +92,34 @@ def use_old_library() -> None:
     fractions.gcd = _gcd  # type: ignore[attr-defined]
     for name in collections.abc.__all__:
         setattr(collections, name, getattr(collections.abc, name))
+
+
+def loader() -> str:
+    """Return code that makes this file the module `python38_language` of a sandboxed session.
+
+    Tracebacks leave out its frames, as those of all files in the folder of the guest.
+    """
+    source = Path(__file__).read_text(encoding="utf-8")
+    return (
+        "import sys, types\n"
+        "module = sys.modules['python38_language'] = types.ModuleType('python38_language')\n"
+        "place = sys.modules['guest'].__path__[0] + '/python38_language.py'\n"
+        f"exec(compile({source!r}, place, 'exec'), vars(module))\n"
+    )
+
+
+def python38_program(source: str) -> str:
+    """Return a program that runs `source` as that Python would have."""
+    code = f"{loader()}module.run({source!r}, names)"
+    return f"exec(compile({code!r}, '<python38>', 'exec'), {{'names': globals()}})"
+
+
+def run(source: str, names: dict[str, Any]) -> None:
+    """Execute a submission in `names`."""
+    use_old_library()
+    tree = as_python38(ast.parse(source, "<submission>"))
+    refuse_newer_strings(source, "<submission>")
+    exec(compile(tree, "<submission>", "exec", dont_inherit=True), names)
 
 
 def _factorial(x: Any, /) -> int:
