@@ -55,7 +55,6 @@ OWN_READS = {
     "mint/feedback/expert.py: TEMPLATE.read_text",
     "mint/prompts/first_message.py: (TEMPLATES / 'native_calls.txt').read_text",
     "mint/prompts/first_message.py: (TEMPLATES / 'with_tool.txt').read_text",
-    "mint/sandbox/control_groups.py: path.read_text",
     "roi/data/image_ref.py: open",  # with the door's descriptor
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",

@@ -160,7 +160,7 @@ def test_a_program_that_stops_talking_has_failed(
     bare_pool: SandboxPool, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large arguments, so that a question does not fit into the buffer of a socket that is not read."""
-    monkeypatch.setattr("histobench.mint.sandbox.zygote_process._SEND_SECONDS", 1.0)
+    monkeypatch.setattr("histobench.mint.sandbox.zygote_process.SEND_SECONDS", 1.0)
     tests = "assert add(1, 2) == 3\nf('x' * 3_000_000)\nassert add(2, 2) == 4"
     verdict = run_unit_tests(bare_pool, program, tests, timeout=1)
     assert not verdict.passed

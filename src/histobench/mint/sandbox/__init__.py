@@ -1,18 +1,16 @@
 """The sandbox: model code runs here and never in the host process."""
 
-from histobench.mint.sandbox.code_session import CellResult, CodeSession
-from histobench.mint.sandbox.limits import SCIENCE, Limits
-from histobench.mint.sandbox.sandbox_pool import (
+from histobench.mint.sandbox.backends import (
     STRENGTH,
-    SandboxPool,
     active_backend,
     backend_works,
     check_sandbox,
-    installed_engines,
     open_sandbox,
     shared_pool,
-    who_limits,
 )
+from histobench.mint.sandbox.code_session import CellResult, CodeSession
+from histobench.mint.sandbox.limits import SCIENCE, Limits
+from histobench.mint.sandbox.sandbox_pool import SandboxPool
 from histobench.mint.sandbox.unit_test_runs import Verdict, run_unit_tests
 from histobench.mint.sandbox.zygote_process import SandboxError
 
@@ -28,9 +26,7 @@ __all__ = [
     "active_backend",
     "backend_works",
     "check_sandbox",
-    "installed_engines",
     "open_sandbox",
     "run_unit_tests",
     "shared_pool",
-    "who_limits",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from histobench.mint.sandbox.container_fleet import ContainerFleet
+from histobench.mint.sandbox.docker import DockerFleet
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel, LongMessageError
 from histobench.mint.sandbox.limits import Deadline, Limits, next_message
 from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
@@ -22,7 +22,7 @@ _CONFINE_SECONDS = 60.0
 class Session:
     """One forked, confined process and the host's end of its socket."""
 
-    def __init__(self, zygote: ZygoteProcess | ContainerFleet) -> None:
+    def __init__(self, zygote: ZygoteProcess | DockerFleet) -> None:
         self._zygote = zygote
         self.number, self.channel = zygote.spawn()
         self._ready = False
@@ -41,7 +41,6 @@ class Session:
                 raise SandboxError(f"a sandboxed process did not start: {why}") from error
             if greeting.get("op") != "ready":
                 raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
-            self._zygote.enclose(self.number, self.pid)
             self._ready = True
         return self.channel
 

@@ -16,14 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.sandbox.control_groups import ControlGroups, group_for_episodes
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
 from histobench.mint.sandbox.launch import Launch, SessionSetup, needs_scratch, plan_launch
 
 _START_SECONDS = 120.0
 _REMEMBERED_ENDS = 1000
-_SEND_SECONDS = 10.0
+SEND_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("iII")  # process, user, group
 
 # bubblewrap's --die-with-parent fires when the *thread* that started it ends, so one thread starts them all.
@@ -44,9 +43,6 @@ class ZygoteProcess:
         self._ends: dict[int, str] = {}
         self._scratch: str | None = None
         self._claim = -1
-        parent, _ = group_for_episodes()
-        name = f"histobench-{os.getpid()}-{id(self):x}"
-        self._groups = parent and ControlGroups(parent, setup.limits, name=name)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
@@ -75,7 +71,7 @@ class ZygoteProcess:
         """Ask for one more episode; returns at once with its number and the host's end of its socket."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        ours.settimeout(_SEND_SECONDS)  # an episode that stops reading must not stop the host
+        ours.settimeout(SEND_SECONDS)  # an episode that stops reading must not stop the host
         with theirs, self._lock:
             self._next += 1
             number = self._next
@@ -87,14 +83,6 @@ class ZygoteProcess:
                 raise SandboxError(f"the sandbox is gone: {error}; run again") from error
             self._listen()
         return number, Channel(ours)
-
-    def enclose(self, number: int, pid: int) -> None:
-        """Put an episode into a control group where there can be one; it has not read any code yet."""
-        if self._groups and pid:
-            try:
-                self._groups.enclose(number, pid)
-            except OSError as error:
-                raise SandboxError(f"an episode could not be put into a control group: {error}") from error
 
     def complaint(self, number: int) -> str:
         """Nothing: a process that cannot be confined says so itself."""
@@ -108,13 +96,9 @@ class ZygoteProcess:
                 self._listen()
             except OSError:
                 pass  # with the zygote gone its episodes are gone too
-        if self._groups:
-            self._groups.remove(number)
 
     def end_of(self, number: int, *, wait: float = 1.0) -> str:
         """The limit that ended an episode which hung up ("" if none), waiting for the news a little."""
-        if self._groups and self._groups.ran_out_of_memory(number):
-            return "memory"
         until = time.monotonic() + wait
         while True:
             with self._lock:
@@ -134,8 +118,6 @@ class ZygoteProcess:
             self._process.kill()
             self._process.wait()
         self._errors.close()
-        if self._groups:
-            self._groups.close()
         if self._scratch:
             remove_tree(self._scratch)
             os.close(self._claim)

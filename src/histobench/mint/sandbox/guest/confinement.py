@@ -126,19 +126,7 @@ def stay_in_the_zygotes_hands() -> None:
 
 def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
     """The resource limits of one process; `others` already run under the same user id and count as well."""
-    for which, value in _limits(limits, others):
-        _limit(which, value)
-
-
-def set_known_limits(limits: dict[str, Any]) -> None:
-    """The same, as far as the kernel has them: one that is not Linux knows only some."""
-    for which, value in _limits(limits, 0):
-        with contextlib.suppress(ValueError):
-            _limit(which, value)
-
-
-def _limits(limits: dict[str, Any], others: int) -> list[tuple[int, int]]:
-    return [
+    for which, value in (
         (resource.RLIMIT_AS, limits["memory_mb"] * MEGABYTE + RESERVE_BYTES),
         (resource.RLIMIT_FSIZE, limits["file_mb"] * MEGABYTE),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
@@ -150,7 +138,8 @@ def _limits(limits: dict[str, Any], others: int) -> list[tuple[int, int]]:
         (resource.RLIMIT_NPROC, others + limits["processes"]),
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
-    ]
+    ):
+        _limit(which, value)
 
 
 def _limit(which: int, value: int) -> None:

@@ -12,9 +12,6 @@ from .frames import BrokenFrameError
 from .mailbox import EpisodeChannel
 from .syscalls import PR_SET_DUMPABLE, prctl
 
-_PIECE = 1 << 15
-_PAUSE_MS = 20
-
 
 class TwoPipes:
     """Two descriptors that behave like one socket."""
@@ -31,15 +28,10 @@ class TwoPipes:
         return os.read(self._reader, size)
 
     def sendall(self, data: bytes) -> None:
-        """Write all of `data`; gVisor may refuse for a moment where Linux would wait."""
-        poller = select.poll()
-        poller.register(self._writer, select.POLLOUT)
+        """Write all of `data`."""
         view = memoryview(data)
         while view:
-            try:
-                view = view[os.write(self._writer, view[:_PIECE]) :]
-            except BlockingIOError:
-                poller.poll(_PAUSE_MS)
+            view = view[os.write(self._writer, view) :]
 
     def close(self) -> None:
         os.close(self._reader)
@@ -63,7 +55,7 @@ def main() -> None:
         config = channel.receive()
         guest_episode.prepare(config)
         os.chdir(config["scratch_root"])
-        confinement.set_known_limits(config["limits"])
+        confinement.set_limits(config["limits"])
         seccomp.install_filter(seccomp.packed_filter(namespaces=True))
         os.dup2(null, 2)
         os.close(null)
