@@ -131,9 +131,7 @@ class DockerFleet:
         errors.close()
 
 
-def run_options(
-    limits: Limits, environment: dict[str, str], *, withheld: Sequence[str]
-) -> list[str]:
+def run_options(limits: Limits, environment: dict[str, str], *, withheld: Sequence[str]) -> list[str]:
     """Return the options of `docker run`; the engine's control group limits memory and processes."""
     scratch = scratch_folder()
     memory = f"{limits.memory_mb + 2 * limits.scratch_mb}m"
