@@ -297,8 +297,8 @@ def test_functions_of_the_task_are_not_the_programs(bare_pool: SandboxPool) -> N
     right = "def decode(s): return s[:-1]"
     assert not run_unit_tests(bare_pool, "encode = decode = lambda s: s", tests, helpers=helpers).passed
     assert run_unit_tests(bare_pool, f"encode = None\n{right}", tests, helpers=helpers).passed
-    assert not run_unit_tests(bare_pool, right, tests, helpers=helpers).passed
-    assert run_unit_tests(bare_pool, right, tests, helpers=helpers, starts_with_helpers=True).passed
+    assert run_unit_tests(bare_pool, right, tests, helpers=helpers).passed
+    assert not run_unit_tests(bare_pool, right, tests).passed
 
 
 def test_a_program_never_sees_its_tests(bare_pool: SandboxPool) -> None:

@@ -67,8 +67,8 @@ def test_a_fenced_program_counts_under_the_strict_rule_only() -> None:
 
 
 @pytest.mark.parametrize("rule", ["published", "strict"])
-def test_helpers_that_tests_call_come_from_the_prompt(rule: str) -> None:
-    """As HumanEval/13 in the benchmark's data."""
+def test_helpers_that_tests_call_come_from_the_prompt_under_the_strict_rule(rule: str) -> None:
+    """As HumanEval/13 in the benchmark's data. The published code ran the answer alone: so does its rule."""
     given = "def encode(s: str):\n    return s + 'x'\n\n\n"
     task = HumanEvalTask(
         id=13,
@@ -77,9 +77,9 @@ def test_helpers_that_tests_call_come_from_the_prompt(rule: str) -> None:
     )
     task.rule = rule  # type: ignore[assignment]
     right = "def decode(s): return s[:-1]"
-    assert not task.success("encode = decode = lambda s: s")
+    assert task.success("encode = decode = lambda s: s") == (rule == "published")
     assert task.success(given + right)
-    assert task.success(right) == (rule == "strict")  # the published code ran the answer alone
+    assert task.success(right) == (rule == "strict")
 
 
 def test_leaving_early_is_not_passing() -> None:

@@ -48,7 +48,6 @@ def run_unit_tests(
     *,
     timeout: float = 10.0,
     helpers: str = "",
-    starts_with_helpers: bool = False,
 ) -> Verdict:
     """Run `code` in a fresh session and `tests` in another; passed means that the last test was reached.
 
@@ -56,8 +55,8 @@ def run_unit_tests(
     nothing that it does to its interpreter reaches them. Program and tests have `timeout` seconds each; a
     program that hangs, ends its process or breaks its connection has failed.
 
-    `helpers` is code of the task: where the tests call one of its functions, they call that one and not the
-    program's of the same name. The program must define the name, too, unless it `starts_with_helpers`.
+    `helpers` is code of the task that the program starts with. Where the tests call one of its functions,
+    they call that one and not the program's of the same name.
     """
     with contextlib.ExitStack() as sessions:
 
@@ -68,8 +67,7 @@ def run_unit_tests(
         try:
             # Both processes start before the program does: what breaks afterwards is the program's failure.
             program, tester = side(pool.take()), side(pool.take_for_tests())
-            sources = [helpers, code] if starts_with_helpers else [code]
-            program.send({"op": "program", "sources": sources})
+            program.send({"op": "program", "sources": [helpers, code]})
             loaded = program.receive()
             if loaded.get("op") != "loaded" or "error" in loaded:
                 return _failed(loaded.get("why"))

@@ -77,16 +77,15 @@ class CodeGenTask(Task):
     def verdict(self, solution: str) -> Verdict:
         """Return the verdict with its reason.
 
-        Functions that the prompt defines are the prompt's when tests call them. Under the strict rule an
-        answer need not repeat them.
+        Under the strict rule functions that the prompt defines are the prompt's when tests call them, and an
+        answer need not repeat them. The published code took them from the answer.
         """
         return run_unit_tests(
             self.pool or shared_pool(),
             self.extract_answer(solution),
             self._reference,
             timeout=TIMEOUT_S,
-            helpers=helpers_in(self._prompt),
-            starts_with_helpers=self.rule == "strict",
+            helpers=helpers_in(self._prompt) if self.rule == "strict" else "",
         )
 
 

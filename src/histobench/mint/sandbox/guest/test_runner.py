@@ -77,11 +77,11 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in self._python:
             raise KeyError(name)
-        found, value = self._program.name(name)
+        found, value = (True, self._helpers[name]) if name in self._helpers else self._program.name(name)
         if not found:
             raise KeyError(name)
-        self[name] = self._helpers.get(name, value)
-        return self[name]
+        self[name] = value
+        return value
 
 
 def _judges(tests: ast.Module) -> set[str]:
