@@ -1,8 +1,13 @@
-"""Claims on work: a file that says who is at it. They spare work; nothing is wrong where there are none.
+"""Claims on work: a file that says which process does it, so that others do something else.
 
-A claim is a file created exclusively, whose time is renewed while its holder lives. One that has not been
-renewed for `STALE` seconds, or whose process is gone from this machine, is no claim any more. File locks
-would not do: on many shared file systems they do nothing, and on others a dead machine holds them for ever.
+A claim is a file that is created exclusively and renewed while its holder lives. It is stale when it was not
+renewed for `STALE` seconds, or when its process is gone from this machine. File locks are not used: on many
+shared file systems they have no effect, and on others a dead machine holds them forever.
+
+A stale claim `NAME.json` is taken over by creating `NAME~1.json`, which only one process can do; that one by
+`NAME~2.json`, and so on. The last one counts. Each has a token, and a successor names the token of the claim
+that it replaces, so a slow process can neither remove nor renew the claim of another, and finds out that it
+has lost its own.
 """
 
 from __future__ import annotations
@@ -16,64 +21,113 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import create_json, read_note
 
-#: Seconds between two renewals, and after how many without one a claim counts no more.
+#: Seconds between two renewals, and after how many without one a claim is stale.
 RENEWED = 5.0
 STALE = 60.0
+#: Seconds for which the difference between this machine's clock and a disk's is not measured again.
+CLOCK_SECONDS = 30.0
 
 
 class Claim:
     """A claim that is held; `release` gives it back."""
 
-    def __init__(self, path: Path, holder: dict[str, Any]) -> None:
+    def __init__(self, path: Path, number: int, token: str, limit: float | None) -> None:
         self._path = path
-        self._id = holder["id"]
+        self._number = number
+        self._token = token
+        self._end = None if limit is None else time.monotonic() + limit
         self._released = threading.Event()
         threading.Thread(target=self._renew, name="histobench-claim", daemon=True).start()
 
+    def holds(self) -> bool:
+        """Return whether no other process has taken the claim over."""
+        own, successor = (read_note(_file(self._path, self._number + step)) or {} for step in (0, 1))
+        return own.get("id") == self._token and successor.get("over") != self._token
+
     def release(self) -> None:
-        """Give it back, unless another has taken it over in the meantime."""
+        """Give the claim back, unless another process has taken it over."""
         self._released.set()
         with contextlib.suppress(HistobenchError, OSError):
-            if (read_note(self._path) or {}).get("id") == self._id:
-                self._path.unlink(missing_ok=True)
+            if self.holds():  # those that it replaced go first: without them nobody can build on them
+                for number in range(self._number + 1):
+                    _file(self._path, number).unlink(missing_ok=True)
 
     def _renew(self) -> None:
-        while not self._released.wait(RENEWED):
-            with contextlib.suppress(OSError):
-                os.utime(self._path, follow_symlinks=False)
+        while not self._released.wait(RENEWED) and (self._end is None or time.monotonic() < self._end):
+            with contextlib.suppress(HistobenchError, OSError):
+                if not self.holds():
+                    return
+                os.utime(_file(self._path, self._number), follow_symlinks=False)
 
 
-def try_claim(path: Path, **facts: Any) -> Claim | None:
-    """The claim on `path`, None while another holds it; `facts` stand in the file for whoever looks."""
-    holder = {**_self(), **facts}
-    if create_json(path, holder, lasting=False):
-        return Claim(path, holder)
-    if holder_of(path) is not None:
+def try_claim(path: Path, *, limit: float | None = None, **facts: Any) -> Claim | None:
+    """Claim `path`; return None while another process holds it.
+
+    After `limit` seconds the claim is not renewed any more. `facts` are written into the file for readers.
+    """
+    number, before = _last(path)
+    if before is not None and _counts(_file(path, number), before) is not None:
         return None
-    with contextlib.suppress(FileNotFoundError):  # of two that find it stale, one moves it away
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        os.rename(path, aside)
-        aside.unlink(missing_ok=True)
-    return Claim(path, holder) if create_json(path, holder, lasting=False) else None
+    token, over = uuid.uuid4().hex, (before or {}).get("id")
+    mine = _file(path, number + 1)
+    if not create_json(mine, {**_self(), **facts, "id": token, "over": over}, lasting=False):
+        return None
+    # What was seen may be old by now: others may have released, and claimed anew, what this one replaces.
+    replaced = before is None or (read_note(_file(path, number)) or {}).get("id") == over
+    successor = _file(path, number + 2)
+    other = read_note(successor)
+    if not replaced or (other is not None and _counts(successor, other) is not None):
+        mine.unlink(missing_ok=True)
+        return None
+    if other is not None:
+        successor.unlink(missing_ok=True)  # left by a process that was killed
+    return Claim(path, number + 1, token, limit)
 
 
 def holder_of(path: Path) -> dict[str, Any] | None:
-    """Who holds a claim that still counts: host, pid and whatever else was said; None if nobody does."""
-    holder = read_note(path)
-    if holder is None:
+    """Return who holds a claim that is not stale (host, pid, facts, age in seconds); None if nobody does."""
+    number, note = _last(path)
+    return None if note is None else _counts(_file(path, number), note)
+
+
+def claimed_name(name: str) -> str:
+    """Return the name of what a file claims.
+
+    >>> claimed_name("hash-0a1b~2.json"), claimed_name("hash-0a1b.json")
+    ('hash-0a1b', 'hash-0a1b')
+    """
+    return name.removesuffix(".json").partition("~")[0]
+
+
+def _file(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}~{number}{path.suffix}") if number else path
+
+
+def _last(path: Path) -> tuple[int, dict[str, Any] | None]:
+    """The number of the last claim in the order of takeovers, and its content; -1 and None without any."""
+    number, note = -1, None
+    while os.path.lexists(successor := _file(path, number + 1)):
+        number, note = number + 1, read_note(successor) or {}
+    return number, note
+
+
+def _counts(file: Path, holder: dict[str, Any]) -> dict[str, Any] | None:
+    """The holder with the age of the claim, unless it is stale or damaged."""
+    if not holder:
         return None
     same = all(holder.get(key) == value for key, value in _machine().items())
     pid = holder.get("pid")
     if same and not (type(pid) is int and pid > 0 and _lives(pid, str(holder.get("started", "")))):
         return None
     try:
-        age = _now(path.parent) - path.lstat().st_mtime
+        age = _now(file.parent) - file.lstat().st_mtime
     except OSError:
         return None
     # A time in the future: the clock was set back, and a holder that lives would have renewed it since.
@@ -107,11 +161,12 @@ def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
 
 
 def _self() -> dict[str, Any]:
-    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "id": uuid.uuid4().hex}
+    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
+@cache
 def _machine() -> dict[str, str]:
-    """Where process numbers mean the same: host, boot, and the numbers' own world inside a container."""
+    """Where process numbers mean the same: host, boot, and the namespace of process numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         world = os.readlink("/proc/self/ns/pid")
@@ -144,7 +199,18 @@ def _started(pid: int) -> str:
         return ""
 
 
+_clocks: dict[str, tuple[float, float]] = {}
+
+
 def _now(folder: Path) -> float:
-    """The time as the disk's own clock has it: those of two machines may differ by minutes."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".now-", suffix=".tmp") as probe:
-        return os.fstat(probe.fileno()).st_mtime
+    """The time by the clock of the disk: those of two machines may differ by minutes.
+
+    The difference is measured by writing a file, every `CLOCK_SECONDS` at most.
+    """
+    measured, offset = _clocks.get(str(folder), (-CLOCK_SECONDS, 0.0))
+    if time.monotonic() - measured >= CLOCK_SECONDS:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".now-", suffix=".tmp") as probe:
+            measured = time.monotonic()
+            offset = os.fstat(probe.fileno()).st_mtime - measured
+        _clocks[str(folder)] = measured, offset
+    return time.monotonic() + offset

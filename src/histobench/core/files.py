@@ -241,10 +241,12 @@ def _link(mine: Path, target: Path) -> bool:
     """Give a file its name, unless another has it; either at once, on shared file systems too."""
     try:
         os.link(mine, target)
-    except FileExistsError:
-        return False
     except OSError as error:
-        if target.exists():
+        # NFS repeats a request whose reply was lost, and reports that the name it has just given exists. The
+        # number of names tells which of the two has it.
+        if mine.stat().st_nlink == 2:
+            return True
+        if isinstance(error, FileExistsError) or target.exists():
             return False
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
             raise
