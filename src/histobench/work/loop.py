@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
-from histobench.core.files import names_in
 from histobench.work.run_folder import RunFolder, Unit, Worker
 
 # What is left of a run's units and what of it can be done now, kept up to date unit by unit.
 
 Batch = tuple[str, ...]
+T = TypeVar("T")
 
 
 class Agenda:
@@ -44,14 +46,19 @@ class Agenda:
         """How many units have no output, those in somebody's hands included."""
         return len(self._left)
 
-    def ready(self, kinds: Collection[str], *, like: Batch = ()) -> Iterator[list[Unit]]:
-        """The units that can be done together, batch by batch; those of the batch `like` come first."""
+    def ready(
+        self, kinds: Collection[str], *, like: Batch = (), start: float = 0.0
+    ) -> Iterator[list[Unit]]:
+        """Yield the units that can be done together, batch by batch; those of the batch `like` come first.
+
+        The order begins at `start`, a share of all from 0 to 1.
+        """
         keys = [like] if like in self._batches else []
-        for key in (*keys, *self._batches):
+        for key in (*keys, *_rotated(list(self._batches), start)):
             units = self._batches[key]
             first = next(iter(units.values()), None)
             if first is not None and first.kind in kinds and self._is_ready(first):
-                yield list(units.values())
+                yield _rotated(list(units.values()), start)
 
     def take(self, units: Sequence[Unit]) -> None:
         """Units are in somebody's hands, until they are noted."""
@@ -81,8 +88,13 @@ class Agenda:
         return unit.kind in self._folder.found or not any(self._open[need] for need in unit.needs)
 
 
-#: Seconds between two looks where everything is in others' hands.
-PAUSE = 0.5
+def _rotated(items: list[T], start: float) -> list[T]:
+    cut = int(start * len(items))
+    return items[cut:] + items[:cut]
+
+
+#: Seconds between two looks where other workers have everything: at first, and at most.
+PAUSE, LONGEST_PAUSE = 0.5, 10.0
 #: Looks at a folder without any live claim after which nobody is expected any more.
 LOOKS = 6
 
@@ -106,21 +118,22 @@ def work_through(
     """
     kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds)
-    idle, began, has_worked = 0, time.monotonic(), False
+    idle, began, has_worked, pause = 0, time.monotonic(), False, PAUSE
+    like: Batch = ()
     while not stopped():
         if agenda.is_stale:
             agenda.refresh()
         if not agenda.left:
             return
         with ExitStack() as stack:
-            mine = next(agenda.ready(kinds), []) if alone else _claimed(folder, agenda, kinds, stack)
+            mine = next(agenda.ready(kinds), []) if alone else _claimed(folder, agenda, kinds, like, stack)
             if mine:
                 before(mine)
                 worker.perform(mine)
                 after(mine)
         if mine:
             agenda.note(mine)
-            idle, has_worked = 0, True
+            idle, has_worked, pause, like = 0, True, PAUSE, folder.batch_of(mine[0])
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
@@ -129,15 +142,21 @@ def work_through(
         waited = time.monotonic() - began
         if idle > LOOKS or (folder.patience is not None and (has_worked or waited > folder.patience)):
             return
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.5 * pause) if idle == 0 else PAUSE
 
 
-def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: ExitStack) -> list[Unit]:
-    """The units of the first batch of which something could be claimed; stale claims are tried last."""
-    held = {name.removesuffix(".json") for name in names_in(folder.part("claims"), ".json")}
+def _claimed(
+    folder: RunFolder, agenda: Agenda, kinds: Collection[str], like: Batch, stack: ExitStack
+) -> list[Unit]:
+    """Claim units of one batch; stale claims are tried last.
+
+    Every worker begins elsewhere, so that they do not all want the same unit.
+    """
+    held = folder.claimed()
     attempts: list[set[str]] = [held, set()] if held else [set()]
     for skipped in attempts:
-        for batch in agenda.ready(kinds):
+        for batch in agenda.ready(kinds, like=like, start=random.random()):
             mine: list[Unit] = []
             done: list[Unit] = []
             for unit in batch:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,12 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
-from histobench.core.claim import Claim, holder_of, try_claim
+from histobench.core.claim import Claim, claimed_name, holder_of, try_claim
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.core.files import (
     create_json,
-    files_below,
     names_in,
     patiently,
     read_bytes,
@@ -106,6 +106,9 @@ STAMP = "%Y%m%d-%H%M%S-%f"
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 #: Held by the process that began a run, as long as it lives.
 DRIVER = "driver.json"
+#: Seconds after which a claim on a unit that costs no money is not renewed any more, or ten times the estimate:
+#: units take minutes, so its worker hangs, and another may do the same.
+HUNG = 3600.0
 #: Files of one folder that are looked for one by one before the folder is listed.
 ONE_BY_ONE = 16
 
@@ -301,14 +304,21 @@ class RunFolder:
             self._finished.pop(unit, None)
 
     def claim(self, unit: Unit) -> Claim | None:
-        """The claim on a unit, None while another worker has it."""
-        return try_claim(self.part("claims") / f"{unit.id}.json", unit=unit.id)
+        """Claim a unit; return None while another worker has it. See `HUNG`."""
+        limit = max(HUNG, 10 * (unit.seconds or 0.0)) if self.patience is None else None
+        return try_claim(self.part("claims") / f"{unit.id}.json", limit=limit, unit=unit.id, began=time.time())
+
+    def claimed(self) -> set[str]:
+        """Return the units with a claim, stale or not."""
+        return {claimed_name(name) for name in names_in(self.part("claims"), ".json")}
+
+    def holder(self, unit: str) -> dict[str, Any] | None:
+        """Return who holds the claim on a unit; None if it is stale."""
+        return holder_of(self.part("claims") / f"{unit}.json")
 
     def holders(self) -> Iterator[dict[str, Any]]:
-        """Who holds a claim that counts, one after the other: workers, and what they are at."""
-        for path in files_below(self.part("claims"), ".json", deep=False):
-            if (holder := holder_of(path)) is not None:
-                yield holder
+        """Yield the holders of claims that are not stale."""
+        yield from filter(None, map(self.holder, self.claimed()))
 
     @property
     def driver(self) -> dict[str, Any] | None:
