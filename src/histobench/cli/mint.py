@@ -253,7 +253,7 @@ def share_out(
     from histobench.work.engines import RayEngine, SlurmEngine
 
     check_engine_flags(args)
-    slurm = SlurmEngine(read_options(args.slurm, "--slurm"))
+    slurm = SlurmEngine(read_options(args.slurm, "--slurm"), environment=keys())
     workers = args.workers if args.workers is not None else slurm.tasks[True] or WORKERS
     check_parts(workers)
     loaded, output = load()

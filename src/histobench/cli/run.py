@@ -447,6 +447,8 @@ def status_command(args: argparse.Namespace) -> int:
         console.print(f"{status.images} images computed, {status.images_per_second:.1f} images/s per worker")
     if status.seconds_left is not None:
         console.print(f"about {status.seconds_left / 60:.1f} min left at the pace so far")
+    for text in status.hung:
+        console.print(text, soft_wrap=True)
     for reason, count in sorted(status.not_staged.items()):
         console.print(f"{count} units read images where they are: {reason}", soft_wrap=True)
     for cell in status.cells:

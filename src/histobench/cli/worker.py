@@ -108,6 +108,7 @@ def _play_parts(folder: Any) -> int:
     """Play parts of a run of agents; asked to stop, in the middle of episodes."""
     from histobench.cli.mint import progress_display
     from histobench.mint.runs.parted_run import PartWorker
+    from histobench.work.engines import remove_keys, take_keys
     from histobench.work.loop import work_through
 
     def stop(_: int) -> None:
@@ -116,6 +117,7 @@ def _play_parts(folder: Any) -> int:
         raise KeyboardInterrupt
 
     folder.spec()  # a damaged run is an error before anything is played
+    take_keys(folder)
     _on_stop(stop)
     worker = PartWorker(folder, partial(progress_display, open_terminal(error=True)), say)
     try:
@@ -123,6 +125,8 @@ def _play_parts(folder: Any) -> int:
     except KeyboardInterrupt:
         say("stopped; what was finished is kept")
         return STOPPED
+    if all(folder.output(unit.id) is not None for unit in folder.units()):
+        remove_keys(folder)
     return INCOMPLETE if worker.incomplete else 0
 
 

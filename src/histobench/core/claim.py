@@ -91,10 +91,14 @@ def try_claim(path: Path, *, limit: float | None = None, **facts: Any) -> Claim 
     return Claim(path, number + 1, token, limit)
 
 
-def holder_of(path: Path) -> dict[str, Any] | None:
-    """Return who holds a claim that is not stale (host, pid, facts, age in seconds); None if nobody does."""
+def holder_of(path: Path, *, even_stale: bool = False) -> dict[str, Any] | None:
+    """Return who holds a claim: host, pid, facts, and the seconds since it was renewed as `age`.
+
+    None if nobody does, or if the claim is stale; with `even_stale` the latter has no `age`.
+    """
     number, note = _last(path)
-    return None if note is None else _counts(_file(path, number), note)
+    counted = None if note is None else _counts(_file(path, number), note)
+    return note if counted is None and even_stale else counted
 
 
 def claimed_name(name: str) -> str:

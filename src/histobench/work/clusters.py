@@ -8,11 +8,13 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_text
+from histobench.core.redaction import environment_without_keys
 
 #: What names the folders of the cache; workers need the same.
 FOLDERS = ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "XDG_CACHE_HOME")
@@ -113,8 +115,8 @@ def _remembered() -> str:
 MOST_TASKS = 1000
 #: Seconds before the time limit at which a task is told to come to an end and is queued again.
 NOTICE = 120
-#: How often a task that was killed is queued again.
-RESTARTS = 3
+#: How often a task that was killed is queued again, and one that reached its time limit.
+RESTARTS, TIME_LIMITS = 3, 50
 #: Our own option: how many tasks an array has, instead of an estimate.
 TASKS = "tasks"
 #: What is set by the engine itself.
@@ -169,20 +171,21 @@ def submit_array(
     *,
     tasks: int,
     options: Mapping[str, str],
-    script: Path,
-    logs: Path,
+    run: Path,
     after: str = "",
 ) -> str:
-    """Queue an array whose tasks all run `histobench` with these arguments; gives the number of the job.
+    """Queue an array whose tasks all run `histobench` with these arguments; return the number of the job.
 
-    `after` is a job whose end is waited for. A task is told of its time limit, and one that was killed is
-    queued again. In `command` a shell variable such as `$SLURM_ARRAY_TASK_ID` is filled in by the task.
+    The job has the name of the run, by which `queued_jobs` finds it even if this process is killed before
+    Slurm answers. It waits for the end of the job `after`. A task is signaled before its time limit, and one
+    that was killed is queued again. Slurm stores the environment of a submission: it gets none of the keys.
     """
     text = _script(command)
+    script, logs = run / "jobs" / f"{name}.sh", run / "logs"
     write_text(script, text)  # for people: Slurm is given the text, which nobody else can change
     flags = [
         "--parsable",
-        f"--job-name=histobench-{name}",
+        f"--job-name={job_name(name, run)}",
         f"--array=0-{tasks - 1}",
         f"--output={logs.absolute()}/{name}-%a.log",
         "--open-mode=append",
@@ -194,27 +197,30 @@ def submit_array(
     return _sbatch(flags, text).partition(";")[0]
 
 
-def queued_tasks(job: str, *, strict: bool = False) -> int:
-    """Tasks of a job that wait or run; 0 where Slurm does not know it, or is not here, or does not answer.
+def job_name(step: str, run: Path) -> str:
+    """Return the name of the job of a step in Slurm."""
+    return f"histobench-{step}-{run.name}"
 
-    Several jobs are separated by commas. If `strict`, no answer is an error: the job may well be there.
+
+def queued_jobs(names: Sequence[str], *, strict: bool = False) -> Counter[tuple[str, str]]:
+    """Ask Slurm once: (job name, job number) -> tasks that wait or run.
+
+    Empty where Slurm is not installed, or does not answer; if `strict`, no answer is an error.
     """
-    command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%T"]
+    command = ["squeue", "--noheader", "--array", "--name", ",".join(names), "--format=%j %F"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        problem = " ".join(done.stderr.split()) if done.returncode else ""
     except FileNotFoundError:
-        return 0
+        return Counter()
     except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
         if strict:
-            raise HistobenchError(f"Slurm does not say whether job {job} is over: {error}") from error
-        return 0
-    if done.returncode == 0:
-        return len(done.stdout.split())
-    if strict and "invalid job id" not in done.stderr.lower():
-        raise HistobenchError(
-            f"Slurm does not say whether job {job} is over: {' '.join(done.stderr.split())}"
-        )
-    return 0
+            raise HistobenchError(f"cannot ask Slurm whether jobs of an earlier run are queued: {problem}")
+        return Counter()
+    words = (line.split() for line in done.stdout.splitlines())
+    return Counter((name, job) for name, job in words)
 
 
 def take_back(jobs: Sequence[str]) -> str:
@@ -250,12 +256,14 @@ def _script(command: Sequence[str]) -> str:
         # bash passes no signal on to a child in the foreground.
         f"{line} &",
         "child=$!",
-        'requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"; exit 0; }',
-        "trap 'kill -TERM $child 2>/dev/null; wait $child; requeue' USR1",
+        'requeue() { [ "${SLURM_RESTART_COUNT:-0}" -lt $1 ] || {',
+        'echo "stopped $1 times; what was finished is kept: run the command again to continue"; exit 1; }',
+        'scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"; exit 0; }',
+        f"trap 'kill -TERM $child 2>/dev/null; wait $child; requeue {TIME_LIMITS}' USR1",
         "trap 'kill -TERM $child 2>/dev/null; wait $child; exit 143' TERM",
         "wait $child; code=$?",
         # Killed, out of memory, a machine in trouble: another attempt, though not for ever.
-        f'[ $code -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {RESTARTS} ] && requeue',
+        f"[ $code -gt 128 ] && requeue {RESTARTS}",
         "exit $code",
     ]
     return "\n".join(lines) + "\n"
@@ -264,7 +272,12 @@ def _script(command: Sequence[str]) -> str:
 def _sbatch(arguments: Sequence[str], script: str = "") -> str:
     try:
         done = subprocess.run(
-            ["sbatch", *arguments], input=script, capture_output=True, text=True, timeout=120
+            ["sbatch", *arguments],
+            env=environment_without_keys(),
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
     except FileNotFoundError:
         raise HistobenchError(

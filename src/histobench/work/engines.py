@@ -7,6 +7,7 @@ handed out again. Engines decide nothing that a result depends on.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 from histobench.core.claim import Claim
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_note, write_json
+from histobench.core.files import read_note
 from histobench.core.progress import Progress, Silent
 from histobench.work import clusters
 from histobench.work.loop import Agenda
@@ -302,7 +303,11 @@ class _Driver:
 # done and not claimed, so that a task that is queued again, or comes late, finds its share. Nothing has to
 # stay on the login node.
 
-JOBS = "slurm.json"
+#: Names of the jobs that runs have.
+AGENTS = "agents"
+STEPS = ("hash", "prepare", "shards", "evaluate", "collect", AGENTS)
+#: Keys for the workers of a run, until it has ended.
+KEYS = "keys.json"
 _DEVICES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
@@ -310,12 +315,19 @@ class SlurmEngine:
     """Submits jobs with `sbatch` and returns; `options` are those of jobs that need the device.
 
     `cpu_options` are added to them, without the device, for other jobs; where there are none, leave them out.
+    `environment` are variables that workers get from a file that only its owner can read.
     """
 
     name = "slurm"
     whole = False
 
-    def __init__(self, options: Mapping[str, str], cpu_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        cpu_options: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environment = dict(environment or {})
         asked, asked_cpu = dict(options), dict(cpu_options or {})
         #: Tasks of an array, where that is asked for, by whether it needs the device.
         self.tasks = {True: clusters.read_task_number(asked.pop(clusters.TASKS, None))}
@@ -332,36 +344,46 @@ class SlurmEngine:
 
     def run(self, folder: RunFolder, display: Display) -> bool:
         """Submit the jobs; they go on without this process."""
-        logs = folder.path / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        jobs: dict[str, str] = {}
-        known = {name: str(job) for name, job in (read_note(folder.path / JOBS) or {}).items()}
-        earlier = {name: job for name, job in known.items() if clusters.queued_tasks(job)}
-        before = ""
+        (folder.path / "logs").mkdir(parents=True, exist_ok=True)
+        if self._environment:
+            with open(os.open(folder.path / KEYS, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                json.dump(self._environment, file)
+        jobs: list[str] = []
         for step in folder.steps():
             tasks = (self.tasks[step.on_device] if step.is_shared else 0) or step.tasks
             try:
-                before = clusters.submit_array(
+                job = clusters.submit_array(
                     step.name,
                     [*folder.worker_arguments(), "--kinds", ",".join(step.kinds)],
                     tasks=tasks,
                     options=self._options[step.on_device],
-                    script=folder.path / "jobs" / f"{step.name}.sh",
-                    logs=logs,
-                    after=before,
+                    run=folder.path,
+                    after=jobs[-1] if jobs else "",
                 )
             except HistobenchError as error:  # a limit on jobs of one user, or on tasks of an array
-                told = clusters.take_back(list(jobs.values()))
+                remove_keys(folder)
+                told = clusters.take_back(jobs)
                 raise HistobenchError(f"{error} (the job {step.name} with {tasks} tasks){told}") from error
-            jobs[step.name] = before
-            every = {name: f"{earlier[name]},{job}" if name in earlier else job for name, job in jobs.items()}
-            write_json(folder.path / JOBS, {**earlier, **every})
-            display.say(f"job {before}: {step.name}")
+            jobs.append(job)
+            display.say(f"job {job}: {step.name}")
         return False
 
 
+def take_keys(folder: RunFolder) -> None:
+    """Add the variables that the submission left for its workers to the environment."""
+    os.environ.update(read_note(folder.path / KEYS) or {})
+
+
+def remove_keys(folder: RunFolder) -> None:
+    """Remove them; nothing happens where there are none."""
+    with contextlib.suppress(OSError):
+        (folder.path / KEYS).unlink()
+
+
 def queued(folder: RunFolder) -> dict[str, int]:
-    """Jobs of a run that are queued or running, with their tasks; empty where Slurm does not answer."""
-    jobs = read_note(folder.path / JOBS) or {}
-    found = {name: clusters.queued_tasks(str(job)) for name, job in jobs.items()}
-    return {name: tasks for name, tasks in found.items() if tasks}
+    """Return the steps of a run that are queued or running, with their tasks."""
+    names = {clusters.job_name(step, folder.path): step for step in STEPS}
+    found: Counter[str] = Counter()
+    for (name, _), tasks in clusters.queued_jobs(list(names)).items():
+        found[names[name]] += tasks
+    return dict(found)

@@ -46,9 +46,7 @@ class Agenda:
         """How many units have no output, those in somebody's hands included."""
         return len(self._left)
 
-    def ready(
-        self, kinds: Collection[str], *, like: Batch = (), start: float = 0.0
-    ) -> Iterator[list[Unit]]:
+    def ready(self, kinds: Collection[str], *, like: Batch = (), start: float = 0.0) -> Iterator[list[Unit]]:
         """Yield the units that can be done together, batch by batch; those of the batch `like` come first.
 
         The order begins at `start`, a share of all from 0 to 1.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import time
@@ -35,6 +36,8 @@ from histobench.core.files import (
 )
 from histobench.core.plain_data import parse_json
 from histobench.core.progress import Progress
+
+log = logging.getLogger(__name__)
 
 # A unit of work: what is to be done, what it needs, and a name that says nothing else would be the same.
 
@@ -106,8 +109,8 @@ STAMP = "%Y%m%d-%H%M%S-%f"
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 #: Held by the process that began a run, as long as it lives.
 DRIVER = "driver.json"
-#: Seconds after which a claim on a unit that costs no money is not renewed any more, or ten times the estimate:
-#: units take minutes, so its worker hangs, and another may do the same.
+#: Seconds after which the claim on a unit that costs no money is not renewed any more (or ten times the
+#: estimate): units take minutes, so its worker hangs, and another may do the same.
 HUNG = 3600.0
 #: Files of one folder that are looked for one by one before the folder is listed.
 ONE_BY_ONE = 16
@@ -306,15 +309,17 @@ class RunFolder:
     def claim(self, unit: Unit) -> Claim | None:
         """Claim a unit; return None while another worker has it. See `HUNG`."""
         limit = max(HUNG, 10 * (unit.seconds or 0.0)) if self.patience is None else None
-        return try_claim(self.part("claims") / f"{unit.id}.json", limit=limit, unit=unit.id, began=time.time())
+        return try_claim(
+            self.part("claims") / f"{unit.id}.json", limit=limit, unit=unit.id, began=time.time()
+        )
 
     def claimed(self) -> set[str]:
         """Return the units with a claim, stale or not."""
         return {claimed_name(name) for name in names_in(self.part("claims"), ".json")}
 
-    def holder(self, unit: str) -> dict[str, Any] | None:
-        """Return who holds the claim on a unit; None if it is stale."""
-        return holder_of(self.part("claims") / f"{unit}.json")
+    def holder(self, unit: str, *, even_stale: bool = False) -> dict[str, Any] | None:
+        """Return who holds the claim on a unit, see `holder_of`."""
+        return holder_of(self.part("claims") / f"{unit}.json", even_stale=even_stale)
 
     def holders(self) -> Iterator[dict[str, Any]]:
         """Yield the holders of claims that are not stale."""
@@ -359,6 +364,15 @@ class RunFolder:
             return None
         self._finished[unit] = note
         return note
+
+
+def holders_of(run: RunFolder) -> list[dict[str, Any]]:
+    """Return the processes at work on an earlier run; a damaged run is reported and left alone."""
+    try:
+        return [*filter(None, [run.driver]), *run.holders()]
+    except HistobenchError as error:
+        log.warning("%s is damaged and left alone: %s", run.path, error)
+        return []
 
 
 class _Listings:

@@ -18,7 +18,6 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.core.files import write_json
 from histobench.mint.agents.costs import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
@@ -31,7 +30,7 @@ from histobench.mint.runs.play import Played, load_cells, no_display
 from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
 from histobench.work import clusters
-from histobench.work.engines import JOBS, RayEngine, RayWorker
+from histobench.work.engines import RayEngine, RayWorker
 from histobench.work.run_folder import UNITS
 
 EPISODES = 30
@@ -349,16 +348,15 @@ def test_where_nothing_is_left_to_play_no_part_waits(
 @pytest.mark.parametrize(
     ("squeue", "said"),
     [
-        ("echo PENDING; echo RUNNING", "job 7 of Slurm plays"),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
-        ("echo 'slurm_load_jobs error: Unable to contact controller' >&2; exit 1", "whether job 7 is over"),
+        ("echo $4 7; echo $4 7", "job 7 of Slurm plays .* with 2 tasks"),
+        ("true", None),
+        ("echo 'slurm_load_jobs error: Unable to contact controller' >&2; exit 1", "cannot ask Slurm"),
     ],
 )
 def test_jobs_that_are_queued_count_as_workers(
     squeue: str, said: str | None, options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = plan_parts(options, 2)
-    write_json(run.path / JOBS, {"agents": "7"})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
     (tmp_path / "bin" / "squeue").chmod(0o755)

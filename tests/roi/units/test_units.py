@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import os
 import random
 import shutil
 import zipfile
@@ -34,9 +35,9 @@ from histobench.roi.plan.plan_run import outcome_of, run_plan
 from histobench.roi.plan.whole_benchmark import collect, run_benchmark
 from histobench.roi.units import comparing, local_engine
 from histobench.roi.units.roi_run import KINDS, RoiRun
-from histobench.roi.units.status import status_of
+from histobench.roi.units.status import at_work, check_free, status_of
 from histobench.roi.units.unit_worker import UnitWorker
-from histobench.work.engines import Display, SlurmEngine
+from histobench.work.engines import Display, SlurmEngine, remove_keys, take_keys
 from histobench.work.loop import work_through
 from histobench.work.run_folder import Unit, read_lines
 
@@ -726,11 +727,63 @@ echo $((71 + n))
     with pytest.raises(HistobenchError, match=line):
         SlurmEngine({}, {}).run(folder, Display())
     assert asked.read_text().split("\n") == ["sbatch", "sbatch", "sbatch", "scancel 71 72", ""]
-    assert json.loads((folder.path / "slurm.json").read_text()) == {"prepare": "71", "shards": "72"}
-    if not cancels:  # then they are not forgotten when the run is begun again
-        (commands / "squeue").write_text('#!/bin/bash\n[ "$4" = 72 ] && echo PENDING\n')
-        (commands / "squeue").chmod(0o755)
-        asked.write_text("sbatch\n" * 3)
-        SlurmEngine({}, {}).run(folder, Display())
-        noted = json.loads((folder.path / "slurm.json").read_text())
-        assert noted == {"prepare": "74", "shards": "72,75", "evaluate": "76", "collect": "77"}
+
+
+def test_a_damaged_entry_in_the_last_run_is_reported_and_the_next_run_goes_on(
+    plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = plan.results / "elsewhere"
+    for name, damage in (
+        ("claims", lambda path: path.symlink_to(elsewhere)),
+        ("driver.json", os.mkfifo),
+        ("plan.json", lambda path: (path.unlink(), os.mkfifo(path))),
+    ):
+        folder = RoiRun.create(plan.results, {"engine": "local"}, [Unit("prepare", "d", "")])
+        damage(folder.path / name)
+        check_free(plan.results, {"engine": "ray"})
+        assert not at_work(folder)
+    assert caplog.text.count("is damaged and left alone") >= 2
+
+
+def test_status_names_a_worker_that_shows_no_sign_of_life(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RoiRun.create(tmp_path, {"engine": "slurm"}, [Unit("prepare", "tiles", "")])
+    (unit,) = folder.units()
+    claim = folder.claim(unit)
+    assert claim is not None
+    assert main(["status", str(tmp_path)]) == 0
+    assert "another worker takes over" not in capsys.readouterr().out
+    os.utime(folder.path / "claims" / f"{unit.id}.json", (1.0, 1.0))
+    assert main(["status", str(tmp_path)]) == 0
+    assert "without a sign of life; if it hangs, end that process" in capsys.readouterr().out
+    assert folder.claim(unit) is not None
+    assert not claim.holds()
+
+
+def test_a_submission_has_no_key_and_its_jobs_are_found_by_the_name_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, asked = tmp_path / "bin", tmp_path / "asked"
+    commands.mkdir()
+    for name, text in (
+        ("sbatch", f"env > {tmp_path / 'environment'}; echo 7; echo $@ > {asked}"),
+        ("squeue", f"echo asked >> {tmp_path / 'squeue'}; for name in ${{4//,/ }}; do echo $name 7; done"),
+    ):
+        (commands / name).write_text(f"#!/bin/bash\n{text}\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789")
+    folder = RoiRun.create(tmp_path / "results", {"engine": "slurm"}, [Unit("prepare", "d", "")])
+    keys = {"OPENAI_API_KEY": "sk-very-secret-0123456789"}
+    SlurmEngine({}, {}, environment=keys).run(folder, Display())
+    assert "very-secret" not in (tmp_path / "environment").read_text() + asked.read_text()
+    assert (folder.path / "keys.json").stat().st_mode & 0o777 == 0o600
+    assert folder.path.name in asked.read_text()
+    assert at_work(folder)
+    assert (tmp_path / "squeue").read_text() == "asked\n"
+    monkeypatch.delenv("OPENAI_API_KEY")
+    take_keys(folder)
+    assert os.environ["OPENAI_API_KEY"] == keys["OPENAI_API_KEY"]
+    remove_keys(folder)
+    assert not (folder.path / "keys.json").exists()

@@ -38,6 +38,7 @@ from histobench.mint.runs.writers import (
 )
 from histobench.mint.tasks.base import Task
 from histobench.work.clusters import MOST_TASKS
+from histobench.work.engines import AGENTS
 from histobench.work.run_folder import FAILED, JobArray, RunFolder, Unit
 
 PLAY = "play"
@@ -60,7 +61,7 @@ class PartedRun(RunFolder):
 
     def steps(self) -> list[JobArray]:
         """One array with a task for each part; all options that were asked for apply, a GPU too."""
-        return [JobArray("agents", self.kinds, len(self.units()), on_device=True, is_shared=False)]
+        return [JobArray(AGENTS, self.kinds, len(self.units()), on_device=True, is_shared=False)]
 
     def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
         """A part that was played says what kept it from going on."""

@@ -24,8 +24,8 @@ from histobench.core.files import patiently, read_bytes, read_note, unreadable, 
 from histobench.core.plain_data import parse_json
 from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS
 from histobench.work import clusters
-from histobench.work.engines import JOBS
-from histobench.work.run_folder import RunFolder
+from histobench.work.engines import AGENTS, remove_keys
+from histobench.work.run_folder import RunFolder, holders_of
 
 SPENT = "spent.json"
 #: Where runs that workers share are, below the results.
@@ -98,19 +98,21 @@ def check_alone(output: Path) -> None:
     other = holder_of(output / BEGINNING)
     if other is not None and (other.get("host"), other.get("pid")) != (socket.gethostname(), os.getpid()):
         raise _another_begins(output)
-    for run in RunFolder.every(output, RUNS):
-        if at_work := list(run.holders()):
+    runs = list(RunFolder.every(output, RUNS))
+    for run in runs:
+        if at_work := holders_of(run):
             named = f"{at_work[0].get('host', 'another')} (process {at_work[0].get('pid', 'unknown')})"
             raise HistobenchError(
                 f"{output} is being played by {len(at_work)} workers, such as {named}; wait for them, or "
                 "give another `output`"
             )
-        for job in (read_note(run.path / JOBS) or {}).values():
-            if tasks := clusters.queued_tasks(str(job), strict=True):
-                raise HistobenchError(
-                    f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: "
-                    f"scancel {job}"
-                )
+    names = [clusters.job_name(AGENTS, run.path) for run in runs]
+    for (_, job), tasks in (clusters.queued_jobs(names, strict=True) if names else {}).items():
+        raise HistobenchError(
+            f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"
+        )
+    for run in runs:
+        remove_keys(run)  # left by jobs that were canceled
 
 
 def spent_by_writers(output: Path, *, besides: Writer | None = None, key: str = "dollars") -> float:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.claim import holder_of
 from histobench.core.errors import HistobenchError
-from histobench.core.files import files_below
 from histobench.roi.units.roi_run import RoiRun
 from histobench.work.engines import queued
-from histobench.work.run_folder import BLOCKED, DONE, FAILED, RunFolder, Unit
+from histobench.work.run_folder import BLOCKED, DONE, FAILED, HUNG, RunFolder, Unit, holders_of
 
 # Whether a results folder is in use by a run that this one would get in the way of.
 
@@ -38,10 +36,9 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
         )
 
 
-def at_work(folder: RunFolder) -> list[dict[str, Any]]:
-    """Who is at work on a run: the holders of its claims, and the jobs that wait for their turn."""
-    jobs = [{"job": name, "tasks": count} for name, count in queued(folder).items()]
-    return [*([folder.driver] if folder.driver else []), *folder.holders(), *jobs]
+def at_work(folder: RunFolder) -> bool:
+    """Return whether processes are at work on a run, or jobs of it are queued."""
+    return bool(holders_of(folder) or queued(folder))
 
 
 def differences(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -78,6 +75,8 @@ class Status:
     logs: tuple[Path, ...]
     #: Why images were read where they are, though the plan has them copied -> units.
     not_staged: Counter[str]
+    #: Units that seem to hang, in words.
+    hung: tuple[str, ...]
 
 
 def status_of(results: Path, folder: RunFolder | None = None) -> Status:
@@ -87,17 +86,20 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
         raise HistobenchError(f"no run in {results}: start one with `histobench run`")
     folder.refresh()
     units = folder.units()
-    claimed = {path.stem: path for path in files_below(folder.path / "claims", ".json", deep=False)}
+    claimed = folder.claimed()
     cells: dict[tuple[str, str], tuple[Counter[str], list[str]]] = {}
     states: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
     not_staged: Counter[str] = Counter()
+    hung: list[str] = []
     computed, seconds = 0, 0.0
     for unit in units:
         state = folder.state(unit.id)
         if state is None:
-            state, host = _unfinished(claimed.get(unit.id))
-            hosts.update([host] if host else [])
+            holder = folder.holder(unit.id, even_stale=True) if unit.id in claimed else None
+            state = WAITING if holder is None else RUNNING if "age" in holder else STALE
+            hosts.update([str(holder["host"])] if holder and state == RUNNING else [])
+            hung += [_hung(folder, unit, holder, state)] if holder else []
         states[state] += 1
         for encoder in _encoders(unit):
             cell = unit.dataset or "(all)", encoder
@@ -123,17 +125,24 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
         hosts,
         computed,
         computed / seconds if seconds > 0 else None,
-        _left(folder, units, states),
+        None if any(hung) else _left(folder, units, states),
         tuple(sorted((folder.path / "logs").glob("*.log"))),
         not_staged,
+        tuple(filter(None, hung)),
     )
 
 
-def _unfinished(claim: Path | None) -> tuple[str, str]:
-    if claim is None:
-        return WAITING, ""
-    holder = holder_of(claim)
-    return (STALE, "") if holder is None else (RUNNING, str(holder["host"]))
+def _hung(folder: RunFolder, unit: Unit, holder: Mapping[str, Any], state: str) -> str:
+    """What to report of a unit whose worker shows no sign of life, or works at it for too long."""
+    began = holder.get("began")
+    minutes = (time.time() - began) / 60 if isinstance(began, int | float) else 0.0
+    if state == RUNNING and minutes < HUNG / 60:
+        return ""
+    silent = "" if state == RUNNING else ", without a sign of life"
+    return (
+        f"{folder.title(unit)} ({unit.kind}): began {minutes:.0f} min ago on {holder.get('host')} (process "
+        f"{holder.get('pid')}){silent}; if it hangs, end that process or its job: another worker takes over"
+    )
 
 
 def _encoders(unit: Unit) -> list[str]:
