@@ -109,6 +109,8 @@ export interface Winner {
 }
 
 export interface BoardMetric {
+  /** Which encoders may be the best, and on what evidence; or what is missing. */
+  answer: string;
   value: (number | null)[][];
   low: (number | null)[][];
   high: (number | null)[][];

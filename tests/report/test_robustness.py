@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from builders import feature_set
-from histobench.report.board import board_payload
+from histobench.report.board import Board, board_payload
 from histobench.report.methods import robustness_paragraph
 from histobench.report.robustness_page import robustness_payload, stored_tables
 from histobench.report.site import build_site
@@ -68,7 +68,7 @@ def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
     evaluate(EvaluationRequest(("Proto",), *parts, tmp_path / "r" / "one"))
     (run,) = load_runs(tmp_path / "r")
     table = build_table(TableJob(0, "tissue", 0, {0: ("one", run)}, tmp_path / "site"))
-    (told,) = board_payload([table], {0: "one"})["problems"]
+    (told,) = board_payload(Board(0, "KNN", "", "uni"), [table], {0: "one"}, [])["problems"]
     assert "label and scanner are confounded (Cramer's V 1.00)" in told
 
 

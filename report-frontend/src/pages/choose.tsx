@@ -23,6 +23,7 @@ interface Choice {
   excluded: Candidate[];
   best: string[];
   paragraph: string;
+  tested?: string[];
 }
 
 export function ChoosePage({ site }: { site: Site }) {
@@ -30,6 +31,9 @@ export function ChoosePage({ site }: { site: Site }) {
   if (!site.choice) return <Notice kind="problem">This report has no shortlist; run <code>histobench choose</code> first. <a href={href("")}>Go to the start</a></Notice>;
   if (!choice) return <Loading error={error} />;
   const metric = choice.metricLabel;
+  // A file of an earlier version does not say what was tested.
+  const tested = choice.tested ?? choice.datasets;
+  const best = (each: Candidate) => (tested.length ? `${each.tied_best.length} of ${tested.length}` : "not tested");
   return (
     <>
       <div class="title">
@@ -45,14 +49,14 @@ export function ChoosePage({ site }: { site: Site }) {
         <section class="card">
           <header class="figure-head">
             <h2>Shortlist</h2>
-            <TableDownloads table={() => ({ name: "shortlist", caption: `Encoders that meet the conditions (${choice.conditions}), by ${choice.task}, ${metric}.`, header: ["encoder", "best on", ...choice.datasets, "parameters", "robustness", "license"], rows: choice.candidates.map((each) => [each.name, `${each.tied_best.length} of ${choice.datasets.length}`, ...choice.datasets.map((name) => each.values[name]?.[0] ?? null), each.params, each.robustness, each.license]) })} />
+            <TableDownloads table={() => ({ name: "shortlist", caption: `Encoders that meet the conditions (${choice.conditions}), by ${choice.task}, ${metric}.`, header: ["encoder", "may be best on", ...choice.datasets, "parameters", "robustness", "license"], rows: choice.candidates.map((each) => [each.name, best(each), ...choice.datasets.map((name) => each.values[name]?.[0] ?? null), each.params, each.robustness, each.license]) })} />
           </header>
           <div class="scroll">
             <table class="plain">
               <thead>
                 <tr>
                   <th scope="col">Encoder</th>
-                  <th scope="col">Best on</th>
+                  <th scope="col">May be best on</th>
                   {choice.datasets.map((name) => (
                     <th scope="col" class="number" key={name}>
                       {name}
@@ -67,9 +71,7 @@ export function ChoosePage({ site }: { site: Site }) {
                 {choice.candidates.map((each) => (
                   <tr key={each.name}>
                     <th scope="row">{each.name}</th>
-                    <td>
-                      {each.tied_best.length} of {choice.datasets.length}
-                    </td>
+                    <td>{best(each)}</td>
                     {choice.datasets.map((name) => (
                       <td class="number" key={name}>
                         {each.tied_best.includes(name) ? <b>{decimals(each.values[name]?.[0])}</b> : decimals(each.values[name]?.[0])}
@@ -83,7 +85,7 @@ export function ChoosePage({ site }: { site: Site }) {
               </tbody>
             </table>
           </div>
-          <p class="fine">Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). Licenses are as the zoo states them; read the text before you rely on it.</p>
+          <p class="fine">{tested.length > 0 && "Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). "}Parameters are those of the image tower. Licenses are as the zoo states them; read the text before you rely on it.</p>
         </section>
       )}
       {choice.excluded.length > 0 && (

@@ -10,7 +10,6 @@ import { legend } from "../embedding";
 import { Thumb, useThumbs } from "../gallery";
 import { Breadcrumbs, Loading, Notice, Select, TableDownloads, useData } from "../parts";
 import { href, runHref, type Route } from "../route";
-import { BEST, TIE } from "./leaderboard";
 import { Robustness, type RobustnessData } from "./robustness";
 import type { Palette } from "../theme";
 
@@ -160,7 +159,7 @@ function Splits({ table, name }: { table: OverSplits; name: string }) {
         </table>
       </div>
       <p class="fine">
-        The same features trained and tested on other splits ({table.scheme}, repeats x folds): one split is one draw. Intervals and tests: Nadeau and Bengio’s corrected resampled t, because training sets overlap; * behind the best after Holm’s correction over {count(table.pairs, "pair")}. Ranks: mean, and where the middle 95% of splits lie.{table.notes.map((note) => ` ${note}.`)}
+        The same features trained and tested on other splits ({table.scheme}, repeats x folds): one split is one draw. Intervals and tests: Nadeau and Bengio’s corrected resampled t, because training sets overlap; * behind the first after Holm’s correction over {count(table.pairs, "pair")}. Ranks: mean, and where the middle 95% of splits lie.{table.notes.map((note) => ` ${note}.`)}
       </p>
     </section>
   );
@@ -180,9 +179,8 @@ function Results({ site, index }: { site: Site; index: number }) {
     const data = board.metrics[metricName];
     return board.rows
       .map((name, r) => {
-        const standing = data.standing[r][column];
-        const tie = standing === BEST ? "the best" : standing === TIE ? "not distinguishable from the best" : undefined;
-        return { name, run: board.runs[r][column], value: data.value[r][column]!, low: data.low[r][column], high: data.high[r][column], strong: standing === BEST || standing === TIE, note: tie };
+        const strong = Boolean(data.mayBeBest[r][column]);
+        return { name, run: board.runs[r][column], value: data.value[r][column]!, low: data.low[r][column], high: data.high[r][column], strong, note: strong ? "may be the best" : undefined };
       })
       .filter((row) => row.run >= 0 && row.value !== null)
       .sort((a, b) => (metric.lower ? a.value - b.value : b.value - a.value));
@@ -203,7 +201,7 @@ function Results({ site, index }: { site: Site; index: number }) {
       }
       caption={
         <>
-          Bars are 95% intervals. Filled: the best and what is not distinguishable from it. Runs:{" "}
+          Bars are 95% intervals. Filled: may be the best. Runs:{" "}
           {rows.map((row, k) => (
             <>
               {k > 0 && ", "}
@@ -366,7 +364,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
             ))}
           </span>
           {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which shows how much the choice of labeled images matters." : "Bands: 95% intervals."}
-          {shown.length > 0 && ` Best at the right end: ${shown[0]}, ${decimals(last(shown[0]))}.`}
+          {shown.length > 0 && ` Highest at the right end: ${shown[0]}, ${decimals(last(shown[0]))}.`}
         </>
       }
     />

@@ -1,4 +1,4 @@
-// Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
+// Encoders x datasets: the answer, values with intervals, ranks, and what an encoder costs.
 import { useMemo, useState } from "preact/hooks";
 import { boardName, metricsOf, unitOf, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
 import { decimals, interval, pValue, count } from "../format";
@@ -9,20 +9,9 @@ import { useGrid } from "../grid";
 import { criticalDifference } from "../charts/critical-difference";
 import { frontier, pareto, type CostPoint } from "../charts/pareto";
 
-export const BEST = 1;
-export const TIE = 2;
-
-/** Whether a column has ties marked; where nothing was tested, only the best value is. */
+/** Whether the differences of a column were tested. */
 function tested(data: BoardMetric, column: number): boolean {
   return data.standing.some((row) => row[column] !== 0);
-}
-
-/** Standing of a cell; in an untested column the best value is still the best. */
-function standingOf(data: BoardMetric, metric: Metric, row: number, column: number): number {
-  const value = data.value[row][column];
-  if (tested(data, column) || value === null) return data.standing[row][column];
-  const others = data.value.map((cells) => cells[column]).filter((x): x is number => x !== null);
-  return others.length > 1 && value === (metric.lower ? Math.min(...others) : Math.max(...others)) ? BEST : 0;
 }
 
 interface Row {
@@ -170,7 +159,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   );
   const table = () => ({
     name: `leaderboard_${title}_${metric.name}`,
-    caption: `${title}: ${metric.label} with 95% intervals. * the best of its column, or not shown to differ from it (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).`,
+    caption: `${title}: ${metric.label} with 95% intervals. * may be the best of its column (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).`,
     header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...(robust ? [`robustness index ${robust}`, "low", "high"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
     rows: sorted.map((row) => [
       row.name,
@@ -191,9 +180,9 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
         )}
         <TableDownloads table={table} />
       </header>
+      {data.answer && <p class="answer"><strong>Answer.</strong> {data.answer}</p>}
       <p class="legend" aria-label="Legend">
-        <span><b class="mark best">●</b> best</span>
-        <span><b class="mark tie">○</b> tie: the difference from the best could be chance</span>
+        {data.mayBeBest.flat().some(Boolean) && <span><b class="mark best">●</b> may be the best: not shown to be worse than another</span>}
         <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
@@ -204,7 +193,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
               {robust && !narrow && header("robust", "Robustness index", robust, "number")}
-              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], noun)}${board.numGroups[k] && noun !== "patient" ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], noun)}${board.numGroups[k] && noun !== "patient" ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "not tested" : undefined))}
             </tr>
           </thead>
           <tbody>
@@ -218,7 +207,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
                 {robust && !narrow && <td class="number"><a href={href("robustness")} title={`Robustness index ${robust}: share of neighbors of the same tissue from another site, among those that share either`}>{decimals(row.encoder.robustness?.[0])}{row.encoder.robustness?.[1] != null && <small> [{decimals(row.encoder.robustness[1])}, {decimals(row.encoder.robustness[2])}]</small>}</a></td>}
                 {columns.map((k) => (
-                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
+                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} mayBeBest={Boolean(data.mayBeBest[row.index][k])} domain={domain} />
                 ))}
               </tr>
             ))}
@@ -239,24 +228,24 @@ interface CellProps {
   low: number | null;
   high: number | null;
   ranks: [number, number] | null;
-  standing: number;
+  mayBeBest: boolean;
   domain: [number, number];
 }
 
-function ValueCell({ site, run, name, dataset, value, low, high, ranks, standing, domain }: CellProps) {
+function ValueCell({ site, run, name, dataset, value, low, high, ranks, mayBeBest, domain }: CellProps) {
   if (run < 0) return <td class="value none">–</td>;
   const share = (x: number) => (x - domain[0]) / (domain[1] - domain[0]);
   const at = (x: number) => `${(100 * Math.min(1, Math.max(0, share(x)))).toFixed(1)}%`;
   const outside = value === null ? "" : share(value) < 0 ? "below" : share(value) > 1 ? "above" : "";
-  const mark = standing === BEST ? "best" : standing === TIE ? "tie" : "";
+  const mark = mayBeBest ? "best" : "";
   const place = ranks === null ? "" : `, true rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`} (all encoders at once)`;
-  const said = (standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "") + place;
+  const said = (mayBeBest ? ", may be the best" : "") + place;
   return (
     <td class={`value ${mark}`}>
       <a href={runHref(site, run)} data-cell tabIndex={-1} aria-label={`${name} on ${dataset}: ${decimals(value)}, 95% interval ${interval(low, high)}${said}`} title={`95% interval ${interval(low, high)}${place}`}>
         <span class="figures">
           {decimals(value)}
-          <b class={`mark ${mark}`}>{standing === BEST ? "●" : standing === TIE ? "○" : ""}</b>
+          <b class={`mark ${mark}`}>{mayBeBest ? "●" : ""}</b>
         </span>
         <span class="bar" aria-hidden="true">
           {low !== null && high !== null && !outside && <i class="range" style={{ left: at(low), right: `calc(100% - ${at(high)})` }} />}
@@ -295,7 +284,7 @@ function cellText(data: BoardMetric, row: number, column: number): string | null
   const value = data.value[row][column];
   if (value === null) return null;
   const low = data.low[row][column];
-  const star = [BEST, TIE].includes(data.standing[row][column]) ? "*" : "";
+  const star = data.mayBeBest[row][column] ? "*" : "";
   return `${value.toFixed(3)}${star}${low === null ? "" : ` [${low.toFixed(3)}, ${data.high[row][column]!.toFixed(3)}]`}`;
 }
 
@@ -310,12 +299,11 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          A tie is a value whose difference from the best of its column could be chance: the interval of the difference contains 0 (intervals hold for all pairs of the column at once) ({tests.join(", ")}).{" "}
+          An encoder may be the best if no difference from the first of its column is shown: the interval of the difference contains 0 (intervals hold for all pairs of the column at once) ({tests.join(", ")}).{" "}
           <a href={href("methods")}>More</a>
         </p>
       )}
-      <Best site={site} board={board} data={data} />
-      {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
+      <Winners site={site} board={board} data={data} />
       {lacking &&
         (metric.name === "ece" ? (
           <p>A calibration error has no interval: it is biased upward by an amount that depends on the number of images, and no known interval reaches its nominal coverage.</p>
@@ -335,21 +323,14 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
   );
 }
 
-/** One sentence for each dataset: who may be the best, and what the winner is worth. */
-function Best({ site, board, data }: { site: Site; board: Board; data: BoardMetric }) {
-  const known = board.datasets.map((d, k) => ({ name: site.datasets[d].name, k, winner: data.winners[k] })).filter(({ winner }) => winner);
+/** The winner's value of each dataset, corrected for having been picked. */
+function Winners({ site, board, data }: { site: Site; board: Board; data: BoardMetric }) {
+  const known = board.datasets.map((d, k) => ({ name: site.datasets[d].name, k, winner: data.winners[k] })).filter(({ k, winner }) => winner && winner.low !== null && board.rows.filter((_, r) => data.value[r][k] !== null).length > 2);
   if (!known.length) return null;
-  const sentence = (k: number, winner: Winner) => {
-    const rows = board.rows.map((_, r) => r).filter((r) => data.value[r][k] !== null);
-    const members = rows.filter((r) => data.mayBeBest[r][k]);
-    const among = members.length === rows.length ? `any of the ${rows.length} encoders may be the best` : members.length === 1 ? `the best is ${board.rows[members[0]]}` : `the best is one of ${members.map((r) => board.rows[r]).join(", ")}`;
-    const measured = data.value[winner.row][k];
-    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}, which is biased upward because it is the largest; selection-corrected estimate: ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
-    return `With ${100 * (1 - site.alpha)}% confidence ${among}.${corrected}`;
-  };
+  const sentence = (k: number, winner: Winner) => `${board.rows[winner.row]} measured ${decimals(data.value[winner.row][k])}, which is biased upward because it is the first of several; selection-corrected estimate: ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).`;
   return (
     <details class="best" open={known.length <= 3}>
-      <summary>Which encoders may be the best, and the winner’s selection-corrected value</summary>
+      <summary>Selection-corrected value of the first encoder</summary>
       <dl>
         {known.map(({ name, k, winner }) => (
           <>
@@ -398,7 +379,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
         </>
       }
       caption={
-          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the best here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the first here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
       }
     />
   );

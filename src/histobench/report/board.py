@@ -12,10 +12,17 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import rounded
 from histobench.report.table import DEFAULT_METRIC, TableResult
+from histobench.roi.comparison.answer import answer
 from histobench.roi.comparison.comparison import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
-from histobench.roi.comparison.splits_compared import SplitEntry, SplitTable, compare_splits
+from histobench.roi.comparison.splits_compared import (
+    SplitEntry,
+    SplitTable,
+    compare_splits,
+    evidence_of_splits,
+    prefer_splits,
+)
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.results.reader import split_runs
@@ -33,8 +40,10 @@ class Board:
     preset: str
 
 
-def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> dict[str, Any]:
-    """Cells, tests and ranking of every metric; rows are names, columns datasets (by their number)."""
+def board_payload(
+    board: Board, results: Sequence[TableResult], row_names: dict[int, str], over_splits: Sequence[SplitTable]
+) -> dict[str, Any]:
+    """Answer, cells, tests and ranking of every metric; rows are names, columns numbers of datasets."""
     rows = list(dict.fromkeys(row_names[n] for r in results for n in _numbers(r)))
     place = {name: k for k, name in enumerate(rows)}
     columns = [result.dataset_index for result in results]
@@ -47,7 +56,11 @@ def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> 
         "rows": rows,
         "datasets": columns,
         "runs": runs,
-        "metrics": {metric: _metric(metric, results, rows, runs) for metric in metrics},
+        "metrics": {
+            metric: _metric(metric, results, rows, runs)
+            | {"answer": _answer(board, metric, results, over_splits) if len(rows) > 1 else ""}
+            for metric in metrics
+        },
         "how": [result.how for result in results],
         "numImages": [result.n_images for result in results],
         "numGroups": [result.n_groups for result in results],
@@ -81,6 +94,20 @@ def _metric(
     }
 
 
+def _answer(
+    board: Board, metric: str, results: Sequence[TableResult], over_splits: Sequence[SplitTable]
+) -> str:
+    """The same answer as that of `histobench run` and `compare`."""
+    evidence = [result.evidence[metric] for result in results if metric in result.evidence]
+    if not evidence and described(metric).kind == "calibration":
+        return "Differences of a calibration error are not tested: no known test holds its level."
+    if not evidence:
+        return f"Differences are not tested here; `histobench compare RESULTS --metric {metric}` tests them."
+    splits = [evidence_of_splits(each) for each in over_splits if each.metric == metric]
+    shown = [prefer_splits(each, splits) for each in evidence]
+    return answer(shown, task=board.task, metric=metric).text
+
+
 def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
     if winner is None:
         return None
@@ -111,27 +138,26 @@ def ranking(
 # What repeated splits say about a dataset's encoders, for its page.
 
 
-def split_payloads(results_dir: Path) -> dict[str, list[dict[str, Any]]]:
-    """Dataset -> its tables over splits, one for each task and preset; nothing where there are no splits.
+def split_tables(results_dir: Path) -> list[tuple[str, SplitTable]]:
+    """The tables over splits with their presets; nothing where there are no splits.
 
     Single groups that were left out have no values of their own: they are compared by `compare --splits`.
     """
     try:
         runs = [run for run in split_runs(results_dir) if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
     except HistobenchError:
-        return {}
-    found: dict[str, list[dict[str, Any]]] = {}
+        return []
+    found: list[tuple[str, SplitTable]] = []
     for (_, preset, _, _), members in by_task(runs).items():
         try:
-            tables = compare_splits(members, metric=DEFAULT_METRIC)
+            found += [(preset, table) for table in compare_splits(members, metric=DEFAULT_METRIC)]
         except HistobenchError:
             continue  # folds of other data; compare --splits says what differs
-        for table in tables:
-            found.setdefault(table.dataset, []).append(_payload(table, preset))
     return found
 
 
-def _payload(table: SplitTable, preset: str) -> dict[str, Any]:
+def split_payload(table: SplitTable, preset: str) -> dict[str, Any]:
+    """A table over splits, for the page of its dataset."""
     against = {pair.second: pair for pair in table.pairs if pair.first == table.entries[0].name}
     return {
         "task": table.task,

@@ -14,7 +14,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
-from histobench.report.board import board_payload, split_payloads
+from histobench.report.board import board_payload, split_payload, split_tables
 from histobench.report.consult_page import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
@@ -87,19 +87,22 @@ def build_site(
         for text in _told(results, results_dir):
             log.warning("%s", text)
         row_names = dict(enumerate(inventory.row_names))
+        over_splits = split_tables(results_dir)
         for board in inventory.boards:
             members = [result for result in results if result.board == board.number]
-            write_payload(site, f"board/{board.number}", board_payload(members, row_names))
+            alike = board.task, board.setting, board.preset
+            splits = [each for preset, each in over_splits if (each.task, each.setting, preset) == alike]
+            write_payload(site, f"board/{board.number}", board_payload(board, members, row_names, splits))
         names = {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
         relevant = relevant_sources(sources, names)
         thumbs = _write_thumbnails(inventory, results, relevant, site, kept, workers, on_progress)
-        over_splits = split_payloads(results_dir)
         robustness = stored_tables(results_dir)
         for index, name in enumerate(inventory.datasets):
             content = dataset_payload(
                 index, inventory, results, relevant.get(name), robustness=robustness, thorough=thorough
             )
-            write_payload(site, f"dataset/{index}", content | {"splits": over_splits.get(name, [])})
+            tables = [split_payload(each, preset) for preset, each in over_splits if each.dataset == name]
+            write_payload(site, f"dataset/{index}", content | {"splits": tables})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
         write_payload(site, "methods", methods_payload(inventory, results, agents, robustness, studies))
         if agents:

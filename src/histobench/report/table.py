@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
+from histobench.roi.comparison.answer import Evidence, evidence_of_statistics
 from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unchecked_words
 from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
@@ -29,7 +30,7 @@ from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, TARGETS
+from histobench.roi.task_catalogue import CLASS, PATIENT, TARGETS
 from histobench.statistics.intervals import Interval
 
 # The test images that runs share: named once, however many runs look at them.
@@ -168,6 +169,7 @@ class TableResult:
     problem: str = ""
     caveats: tuple[str, ...] = ()  # what the runs' own files say to keep in mind
     failures: dict[int, str] = field(default_factory=dict)
+    evidence: dict[str, Evidence] = field(default_factory=dict)  # metric -> what was tested
 
 
 def build_table(job: TableJob) -> TableResult:
@@ -232,6 +234,13 @@ def _finished(
     for metric, found in statistics.metrics.items():
         values = {name: run.metrics.get(metric) for name, run in readable.values()}
         notes = [found.note, *_combinations(metric, found, values)]
+        result.evidence[metric] = evidence_of_statistics(
+            job.dataset,
+            metric,
+            statistics,
+            {name: run.metrics for name, run in readable.values()},
+            of_patients=any(run.task == PATIENT for _, run in readable.values()),
+        )
         result.tests[metric] = (TEST_NAMES.get(found.test, ""), ". ".join(filter(None, notes)))
         if found.standings is not None:
             winner = found.standings.winner

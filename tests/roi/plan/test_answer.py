@@ -10,6 +10,7 @@ import pytest
 
 import histobench as hb
 from histobench.cli.main import main
+from histobench.report.site import build_site
 from histobench.roi.data.demo.tile import CLASSES, render_tile
 
 RARE, COMMON = CLASSES[:4], CLASSES[4:8]
@@ -75,6 +76,15 @@ def test_a_rare_class_leaves_an_answer_with_intervals_and_choose_agrees(
     assert "noise@elsewhere is shown to be worse than" in over_splits
     assert "could not be tested" not in over_splits
     assert over_splits in hb.choose(tmp_path / "many").paragraph
+    # So does the report, which marks nothing as the best by a metric that was not tested.
+    for results, said in (("one", answer), ("many", over_splits)):
+        build_site(tmp_path / results, tmp_path / f"site-{results}")
+        text = (tmp_path / f"site-{results}/data/board/0.js").read_text()
+        board = json.loads(text[text.index("{") : text.rindex("}") + 1])["metrics"]
+        assert board["balanced_accuracy"]["answer"] == said
+        assert not np.any(board["balanced_accuracy"]["mayBeBest"])
+        assert not np.any(board["balanced_accuracy"]["standing"])
+        assert np.sum(board["accuracy"]["mayBeBest"]) == 2
     # `compare` and its files have the same answer.
     assert main(["compare", str(tmp_path / "one")]) == 0
     assert answer in " ".join(capsys.readouterr().out.split())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
-from histobench.roi.comparison.table_statistics import MetricStatistics
+from histobench.roi.comparison.table_statistics import TableStatistics
 from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.task_catalogue import PATIENT
 
@@ -101,25 +101,33 @@ def evidence_of_table(comparison: Comparison, table: DatasetTable, metric: str =
 def evidence_of_statistics(
     dataset: str,
     metric: str,
-    statistics: Mapping[str, MetricStatistics],
-    values: Mapping[str, Value],
+    statistics: TableStatistics,
+    values: Mapping[str, Mapping[str, float | None]],
     *,
-    n_images: int,
-    n_groups: int | None,
+    of_patients: bool,
 ) -> Evidence:
-    """The evidence of one metric of the report's tables."""
-    found = statistics[metric]
+    """The evidence of one metric of the report's tables; `values` are those of each run by metric."""
+    found = statistics.metrics[metric]
     inside = () if found.standings is None else found.standings.best.listed()
+    known: dict[str, Value] = {}
+    for name in found.order:
+        value, interval = values[name].get(metric), found.intervals.get(name)
+        if value is not None:
+            known[name] = (value, None, None) if interval is None else (value, interval.low, interval.high)
     reasons = (interval.reason for interval in found.intervals.values() if interval.reason)
-    ordered = {name: values[name] for name in found.order if name in values}
+    tests_accuracy = "accuracy" in statistics.metrics and metric != "accuracy" and not inside
     return Evidence(
         dataset,
         metric,
-        ordered,
-        tuple(name for name in ordered if name in inside),
-        n_images,
-        n_groups,
+        known,
+        tuple(name for name in known if name in inside),
+        statistics.n_images,
+        statistics.n_groups,
         reason="" if inside else next(reasons, found.note),
+        of_patients=of_patients,
+        instead=evidence_of_statistics(dataset, "accuracy", statistics, values, of_patients=of_patients)
+        if tests_accuracy
+        else None,
     )
 
 

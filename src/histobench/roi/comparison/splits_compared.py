@@ -92,19 +92,19 @@ class SplitTable:
 
 def evidence_with_splits(comparison: Comparison, over_splits: Sequence[SplitTable]) -> list[Evidence]:
     """The evidence of each dataset: its splits where these have all of its encoders, else its test set."""
-    found = []
-    for table in comparison.tables:
-        names = {entry.name for entry in table.entries}
-        splits = (
-            each
-            for each in over_splits
-            if (each.dataset, each.task, each.setting, each.metric)
-            == (table.dataset, comparison.task, comparison.setting, comparison.metric)
-            if names <= {entry.name for entry in each.entries}
-        )
-        split = next(splits, None)
-        found.append(evidence_of_table(comparison, table) if split is None else evidence_of_splits(split))
-    return found
+    alike = comparison.task, comparison.setting, comparison.metric
+    splits = [
+        evidence_of_splits(each) for each in over_splits if (each.task, each.setting, each.metric) == alike
+    ]
+    return [prefer_splits(evidence_of_table(comparison, table), splits) for table in comparison.tables]
+
+
+def prefer_splits(found: Evidence, splits: Sequence[Evidence]) -> Evidence:
+    """The splits of the same dataset if they have all of its encoders: they test all patients."""
+    whole = (
+        each for each in splits if each.dataset == found.dataset and found.values.keys() <= each.values.keys()
+    )
+    return next(whole, found)
 
 
 def evidence_of_splits(table: SplitTable) -> Evidence:
