@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from histobench.consult.study_plan import StudyPlan, extraction_options
 from histobench.core.files import write_text
 from histobench.core.records import Declared, default_text, options_of
 from histobench.mint.runs.run_options import RunOptions
@@ -63,6 +64,12 @@ def options_of_consult() -> list[Declared]:
     sampling = ("temperature", "top_p", "seed", "reasoning_effort", "reasoning_history", "constrain")
     asking = ("cache", "prices", "attempts", "timeout", "rpm", "tpm", "balance", "batch")
     return [found[name] for name in (*sampling, *asking)]
+
+
+def options_of_prepare() -> list[Declared]:
+    """What a study is to be, and how its features are computed."""
+    found = [*options_of(StudyPlan), *extraction_options()]
+    return [replace(each, said=replace(each.said, group="")) for each in found]
 
 
 def updated(text: str, function: str, options: Sequence[Declared]) -> str:
@@ -134,6 +141,7 @@ def sources() -> dict[Path, str]:
         consult: updated(consult.read_text(encoding="utf-8"), "run", options_of_consult()),
     }
     found[features] = updated(found[features], "evaluate", options_of(Options))
+    found[consult] = updated(found[consult], "prepare", options_of_prepare())
     return {path: formatted(text) for path, text in found.items()}
 
 

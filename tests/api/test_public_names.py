@@ -21,9 +21,9 @@ import histobench as hb
 from histobench.api import plots
 from histobench.cli.main import main
 from histobench.consult import consult_runs
-from histobench.consult.encoder_views import StudyPlan
 from histobench.consult.playing import ConsultRun
 from histobench.consult.reference_agents import POLICIES, RULES
+from histobench.consult.study_plan import StudyPlan
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.comparison.comparison import CompareSettings
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from histobench.cli.main import main
 from histobench.consult.arms import select_cases
-from histobench.consult.findings import Line, StudyFindings, _cases_until, _median_until
+from histobench.consult.findings import Line, StudyFindings
 from histobench.consult.measures import (
     NO_LABEL,
     MeasuredRun,
@@ -141,27 +141,6 @@ def test_known_agents_have_their_known_values_in_sequences(study: Study, finding
     oracle = findings.sequences("policy-oracle")
     assert oracle is not None
     assert [part.changed.value for part in oracle.parts if part.measure == "u_right"] == [1.0, 1.0]
-
-
-def test_cases_until_an_agent_adapts_are_counted_and_censored() -> None:
-    n, length = 3 * 40, 40
-    position, sequence = np.tile(np.arange(length), 3), np.repeat(np.arange(3), length)
-    plays = simulated(np.random.default_rng(2), n, right=1.0, wrong=1.0)
-    tool = (plays.reference + 1) % 5
-    stops = np.array([23, 30, 99])[sequence]  # the position from which on the tool is not followed
-    final = np.where(position < stops, tool, plays.reference)
-    known = {
-        "arm": "sequence",
-        "tool": tool,
-        "final": final[None],
-        "position": position,
-        "sequence": sequence,
-    }
-    # Five wrong answers, of which at most half of what it was before (1.0) are followed: 3 not followed.
-    found = _cases_until(Plays(**{**vars(plays), **known}), 1.0, length)
-    assert found == [26 - 20, 33 - 20, None]
-    assert _median_until(found) == 13
-    assert _median_until([3, None, None]) is None
 
 
 def test_the_effective_number_of_cases_is_that_of_kish() -> None:

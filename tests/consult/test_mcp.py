@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,7 +75,7 @@ async def conversation(server: Any) -> dict[str, Any]:
 
         listed = text(await client.call_tool("list_regions", {"count": 3}, progress_callback=hear))
         region = listed.splitlines()[-1]
-        asked = {"region": region, "encoder": "Colours"}
+        asked = {"region": region, "encoder": listed.splitlines()[0].removeprefix("encoders: ").split(",")[0]}
         return {
             "tools": {tool.name for tool in tools},
             "progress": told,
@@ -103,7 +104,9 @@ def text(result: Any) -> str:
 def check(heard: dict[str, Any]) -> None:
     assert heard["tools"] == TOOLS
     assert heard["read_only"]
-    assert "Colours" in heard["listed"]
+    # The assistant is not allowed to know which encoders it asks, nor how good they are.
+    assert heard["listed"].splitlines()[0] == "encoders: A, B"
+    assert not re.search("Colours|Green|%", "".join(heard[said] for said in ("listed", "many", "compare")))
     assert heard["predict"].count(",") == 1
     assert len(heard["neighbours"].splitlines()) == 4  # and how similar the nearest is
     assert [picture.type for picture in heard["pictures"]] == ["image"] * 3
@@ -118,7 +121,7 @@ def check(heard: dict[str, Any]) -> None:
     assert all(re.fullmatch("r-[0-9a-f]{10}", line) for line in heard["listed"].splitlines()[-3:])
     assert heard["progress"] == sorted(heard["progress"])
     assert "tissue" in heard["measure"]
-    assert [line.partition(":")[0] for line in heard["compare"].splitlines()] == ["Colours", "Green"]
+    assert [line.partition(":")[0] for line in heard["compare"].splitlines()] == ["A", "B"]
     assert heard["outside"].is_error
     assert "no region" in heard["outside"].content[0].text
     assert heard["unread"].is_error
@@ -287,3 +290,15 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
 def test_thumbnails_of_noise_are_small() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (1000, 1000, 3), dtype=np.uint8)
     assert len(ours()._thumbnail(noise)) <= 30_000
+
+
+def test_only_a_server_that_discloses_names_the_encoders_and_their_accuracy() -> None:
+    names = ["uni_v1", "random-vit", "efficientnet-lite0"]
+    dealt = ours().shown_names(names, disclosed=False)
+    assert list(dealt.values()) == ["A", "B", "C"]
+    assert sorted(dealt) == sorted(names)
+    view = SimpleNamespace(facts=SimpleNamespace(probe_accuracy=0.875))
+    regions = {"test": Regions(np.zeros(0, dtype=np.int64), (), (), ())}
+    for disclosed, line in ((False, "encoders: A"), (True, "encoders: A (probe 87.5% of test regions)")):
+        bench = ours().Bench(("x",), regions, {"A": view}, disclosed)
+        assert bench.listed().splitlines()[0] == line

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive, seed
+from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
-from histobench.core.records import Declared, add_flags, options_of
+from histobench.core.records import Declared, add_flags, given_flags, options_of
 from histobench.core.text import listed
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
@@ -57,15 +57,11 @@ def consult_command(args: argparse.Namespace) -> int | None:
 
 # `histobench consult prepare`.
 
-#: Flags that are fields of a `StudyPlan`.
-_OF_THE_PLAN = (
-    *("cases", "seed", "blind", "organ", "prompts", "measured", "weights", "device", "num_workers"),
-    *("compile", "similarity", "sequences", "sequence_length", "contrasts"),
-)
-
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
     """The dataset, the encoders, the arms and the wording of the cases."""
+    from histobench.consult.study_plan import StudyPlan, extraction_options
+
     parser.add_argument("dataset", help="CSV file, folder of class folders, TAR shards, or a public name")
     data = parser.add_argument_group("dataset")
     data.add_argument("--classes", help="class mapping file")
@@ -74,7 +70,7 @@ def prepare_flags(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--group-regex", help="regular expression that finds the patient or slide in a path")
     data.add_argument("--group-column", help="column of the CSV with the patient or slide")
-    what = parser.add_argument_group("study")
+    what = parser.add_argument_group("encoders and arms")
     what.add_argument(
         "--encoders", required=True, help="STRONG[,WEAK[,RANDOM]], such as uni_v1,resnet50,random-vit"
     )
@@ -84,50 +80,8 @@ def prepare_flags(parser: argparse.ArgumentParser) -> None:
         help="arms, separated by commas; `default`: those of the registered contrasts and one per encoder; "
         "`all`: every arm (default: default)",
     )
-    what.add_argument(
-        "--similarity",
-        choices=("percentile", "none"),
-        default="percentile",
-        help="what neighbours() reports about the nearest one (default: percentile)",
-    )
-    what.add_argument(
-        "--sequences", type=positive, default=8, help="sequences of the sequence arms (default: 8)"
-    )
-    what.add_argument(
-        "--sequence-length", type=positive, default=40, help="cases in each sequence (default: 40)"
-    )
-    what.add_argument(
-        "--contrasts", type=Path, help="JSON file of contrasts to register (default: the protocol's four)"
-    )
-    what.add_argument("--cases", type=positive, default=300, help="number of test regions (default: 300)")
-    what.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
-    what.add_argument("--blind", action="store_true", help='call the classes "class A", "class B", ...')
-    what.add_argument("--organ", default="", help="organ named in the prompt (default: none)")
-    what.add_argument(
-        "--region", help="description of the picture in the prompt (default: a stained tissue region)"
-    )
-    what.add_argument("--mpp", type=float, help="microns per pixel, if known")
-    what.add_argument(
-        "--prompts",
-        type=Path,
-        help="prompt file; adds the tool zero_shot() if every encoder has a text tower",
-    )
-    what.add_argument(
-        "--measured",
-        type=positive,
-        default=50,
-        help="regions of each class measured for typical() (default: 50)",
-    )
     what.add_argument("--out", default="consult", help="folder of the study (default: consult)")
-    how = parser.add_argument_group("inference")
-    how.add_argument("--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json")
-    how.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
-    how.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
-    how.add_argument(
-        "--compile",
-        default="auto",
-        help="compile networks: auto, on or off (default: auto); as in the run whose features are reused",
-    )
+    add_flags(parser, [*options_of(StudyPlan), *extraction_options()])
 
 
 def prepare_command(args: argparse.Namespace) -> int:
@@ -144,9 +98,10 @@ def prepare_command(args: argparse.Namespace) -> int:
     """
     from histobench.cli.extract import display
     from histobench.consult.arms import parse_arms
-    from histobench.consult.encoder_views import StudyPlan, assign_roles
     from histobench.consult.preparing import prepare
+    from histobench.consult.study_plan import StudyPlan, assign_roles, extraction_options
     from histobench.roi.data.source import load_dataset
+    from histobench.roi.options import Settings
 
     names = tuple(listed(args.encoders))
     arms = tuple(parse_arms(args.arms, list(assign_roles(names))))
@@ -156,12 +111,10 @@ def prepare_command(args: argparse.Namespace) -> int:
         split=args.split,
         group_regex=args.group_regex,
         group_column=args.group_column,
-        seed=args.seed,
+        seed=args.seed or 0,
     )
-    options = {name: getattr(args, name) for name in _OF_THE_PLAN}
-    if args.region:
-        options["region"] = args.region
-    plan = StudyPlan(names, arms, microns_per_pixel=args.mpp, **options)
+    settings = Settings(**given_flags(args, extraction_options()))
+    plan = StudyPlan(names, arms, **given_flags(args, options_of(StudyPlan)), settings=settings)
     study = prepare(dataset, plan, args.out, progress=display())
     for encoder in study.facts.encoders:
         say(
@@ -172,13 +125,11 @@ def prepare_command(args: argparse.Namespace) -> int:
         say(f"caution: {caution}", error=True)
     say(
         f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
-        f"{len(study.facts.arms)} arms in {args.out}; leak audit passed"
+        f"{len(study.facts.arms)} arms in {args.out}"
     )
     for check in study.facts.blinding:
-        say(
-            f"blinding: the form of answers tells {check.first} from {check.second} with AUC {check.auc:.2f} "
-            f"[{check.low:.2f}, {check.high:.2f}]"
-        )
+        if check.blind:
+            say(f"blinding: {check.sentence}")
     return 0
 
 

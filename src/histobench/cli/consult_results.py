@@ -247,10 +247,7 @@ def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
         return
     console.print("blinding: AUC with which the form of answers tells arms apart", style="bold italic")
     for check in checks:
-        console.print(
-            f"  {check.first} and {check.second}: {check.auc:.2f} [{check.low:.2f}, {check.high:.2f}]",
-            soft_wrap=True,
-        )
+        console.print(f"  {check.sentence}", soft_wrap=True)
     console.print()
 
 

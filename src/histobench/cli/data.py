@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import add_source_flags, seed, source_from
+from histobench.cli.flags import add_source_flags, positive, seed, source_from
 from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 
@@ -50,6 +50,12 @@ def data_flags(parser: argparse.ArgumentParser) -> None:
         "--sites",
         choices=("crossed", "confounded"),
         help="add scanner and stain of each tile (default: no); confounded: one kind of scanner per class",
+    )
+    demo.add_argument(
+        "--tiles-per-patient",
+        type=positive,
+        default=5,
+        help="tiles of each class from one patient, 1 to 5 (default: 5)",
     )
     _add_public(jobs)
 
@@ -399,6 +405,7 @@ def _demo(args: argparse.Namespace) -> int:
         seed=args.seed,
         layout=args.layout,
         sites=args.sites or "",
+        tiles_per_patient=args.tiles_per_patient,
     )
     say(f"synthetic dataset: {table}")
     say(f"Next: histobench data check {table}")

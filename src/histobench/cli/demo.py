@@ -300,9 +300,10 @@ def print_study(study: Path, console: Console) -> None:
 
 
 def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
-    from histobench.consult.encoder_views import StudyPlan
     from histobench.consult.preparing import prepare
+    from histobench.consult.study_plan import StudyPlan
     from histobench.roi.data.source import load_dataset
+    from histobench.roi.options import Settings
 
     dataset = load_dataset(table, classes_file=table.with_suffix(".txt"))
     plan = StudyPlan(
@@ -315,8 +316,8 @@ def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
         measured=5,
         sequences=4,
         sequence_length=12,
-        compile="off",  # as in the demo's own run, whose features are in the cache
         size=size.pixels,
+        settings=Settings(compile="off"),  # as in the demo's own run, whose features are in the cache
     )
     prepare(dataset, plan, study)
 

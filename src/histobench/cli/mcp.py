@@ -18,6 +18,11 @@ def mcp_flags(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, help="folder of class folders, or a CSV of images and labels"
     )
     parser.add_argument("--encoders", required=True, help="encoders, separated by commas")
+    parser.add_argument(
+        "--disclose",
+        action="store_true",
+        help="show the assistant the encoders' names and test accuracies (default: A, B, ... without)",
+    )
     parser.add_argument("--classes", help="class mapping file")
     parser.add_argument(
         "--split", help="shares of train/val/test if the data has no split (default: 0.6/0.2/0.2 for folders)"
@@ -44,9 +49,10 @@ def mcp_command(args: argparse.Namespace) -> int:
 
     Tools: list_regions, predict, predict_many, neighbours, region_image,
     zero_shot, measure, compare. They are read-only and limited to the test images
-    of the folder. The server starts at once; a call that needs features waits for
-    them and reports progress. Uses standard input and output, or HTTP on 127.0.0.1
-    with --http.
+    of the folder. Encoders are called A, B, ... so that the assistant judges their
+    answers and not their names; --disclose names them. The server starts at once; a
+    call that needs features waits for them and reports progress. Uses standard input
+    and output, or HTTP on 127.0.0.1 with --http.
 
     Examples:
       histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0
@@ -54,12 +60,13 @@ def mcp_command(args: argparse.Namespace) -> int:
     """
     import tempfile
 
-    from histobench.consult.encoder_views import StudyPlan
+    from histobench.consult.study_plan import StudyPlan
     from histobench.core.progress import Progress
     from histobench.roi.data.source import load_dataset
+    from histobench.roi.options import Settings
 
     try:
-        from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench
+        from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench, shown_names
     except ImportError as error:
         raise HistobenchError(
             "the server needs the mcp package, version 2: pip install histobench[mcp]"
@@ -77,20 +84,21 @@ def mcp_command(args: argparse.Namespace) -> int:
         seed=args.seed,
         prompts=args.prompts,
         weights=args.weights,
-        device=args.device,
-        num_workers=args.num_workers,
+        settings=Settings(device=args.device, num_workers=args.num_workers),
     )
 
     def make(progress: Progress) -> Bench:
         with tempfile.TemporaryDirectory(prefix="histobench-mcp-") as features:
-            return open_bench(dataset, plan, Path(features), progress)
+            return open_bench(dataset, plan, Path(features), progress, disclosed=args.disclose)
 
     opening = OpeningBench(make)
     server = make_server(opening)
     opening.start()
     # Standard output belongs to the protocol: what is for people goes to standard error.
     where = f"http://{HOST}:{args.http}/mcp" if args.http else "standard input and output"
-    say(f"{len(names)} encoders; serving on {where} while features are computed", error=True)
+    shown = shown_names(names, disclosed=args.disclose, seed=args.seed)
+    encoders = ", ".join(name if args.disclose else f"{letter} = {name}" for name, letter in shown.items())
+    say(f"encoders: {encoders}; serving on {where} while features are computed", error=True)
     if args.http:
         server.run("streamable-http", host=HOST, port=args.http)
     else:

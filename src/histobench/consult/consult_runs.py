@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from histobench.consult.arms import parse_arms
-from histobench.consult.encoder_views import StudyPlan, assign_roles
 from histobench.consult.findings import StudyFindings, findings_of
 from histobench.consult.playing import ConsultRun, play
 from histobench.consult.preparing import prepare as prepare_study
 from histobench.consult.reference_agents import KIND, RULES
 from histobench.consult.study import RUNS, Study, read_contrasts, register_contrasts
 from histobench.consult.study import open_study as read_study
+from histobench.consult.study_plan import StudyPlan, assign_roles, extraction_options
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
@@ -23,12 +23,13 @@ from histobench.core.parameters import (
     folder_path,
     text,
     texts,
-    whole_number,
 )
+from histobench.core.records import options_of
 from histobench.mint.runs.play import no_display
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import load_dataset
+from histobench.roi.options import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,6 +189,7 @@ def prepare(
     *,
     folder: str | Path = "consult",
     arms: str | Iterable[str] = "default",
+    # The options below are written by scripts/write_signatures.py from the records.
     cases: int = 300,
     seed: int = 0,
     blind: bool = False,
@@ -196,15 +198,16 @@ def prepare(
     microns_per_pixel: float | None = None,
     prompts: str | Path | None = None,
     measured: int = 50,
-    weights: str | Path | None = None,
-    device: str | None = None,
-    num_workers: int = 8,
-    compile: Literal["auto", "on", "off"] = "auto",
-    size: int | None = None,
     similarity: Literal["percentile", "none"] = "percentile",
     sequences: int = 8,
     sequence_length: int = 40,
     contrasts: str | Path | None = None,
+    size: int | None = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    num_workers: int = 8,
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
 ) -> Study:
     """Prepare a study: select cases, ask every encoder once, record the answers of all tools in all arms.
 
@@ -228,60 +231,50 @@ def prepare(
     seed : int, default 0
         Seed of everything random.
     blind : bool, default False
-        Call the classes "class A", "class B", ...
-    organ, region : str
-        What the prompt says about the organ and the picture.
+        Call the classes "class A", "class B" and so on.
+    organ : str, default ""
+        Organ named in the prompt.
+    region : str, default "a tissue region, stained with haematoxylin and eosin"
+        Description of the picture in the prompt.
     microns_per_pixel : float, optional
         Resolution, if known.
     prompts : str or Path, optional
-        Prompt file for the tool zero_shot(), if every encoder has a text tower.
+        Prompt file; adds the tool zero_shot() if every encoder has a text tower.
     measured : int, default 50
         Regions of each class that are measured for the tool typical().
+    similarity : {"percentile", "none"}, default "percentile"
+        What the tool neighbours() reports about the nearest one.
+    sequences : int, default 8
+        Sequences of the sequence arms.
+    sequence_length : int, default 40
+        Cases in each sequence.
+    contrasts : str or Path, optional
+        JSON file of contrasts to register (default: the protocol's four).
+    size : int, optional
+        Image size in pixels as the encoder sees it (default: the encoder's own).
     weights : str or Path, optional
         Checkpoint, folder of checkpoints, or table such as model_weights.json.
     device : str, optional
-        "cpu", "cuda:0", ... (default: the GPU if there is one).
+        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
     num_workers : int, default 8
-        Processes that load images.
+        Processes that load images, at most one per core.
+    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
+        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
     compile : {"auto", "on", "off"}, default "auto"
-        Compile the networks, as in the run whose features are to be used.
-    size : int, optional
-        Image size in pixels as the encoders see it (default: each encoder's own).
-    similarity : {"percentile", "none"}, default "percentile"
-        What the tool neighbours() says about the nearest one.
-    sequences, sequence_length : int, default 8 and 40
-        Sequences of the sequence arms, and cases in each.
-    contrasts : str or Path, optional
-        JSON file of contrasts to register (default: the protocol's four).
+        Compile the network; auto: for long jobs.
 
     Returns
     -------
     Study
     """
+    given = dict(locals())
     names = tuple(name.strip() for each in texts(encoders, "encoders") for name in each.split(",") if name)
     chosen = tuple(parse_arms(",".join(texts(arms, "arms")), list(assign_roles(names))))
     target = folder_path(folder, "folder")
-    plan = StudyPlan(
-        names,
-        chosen,
-        cases=whole_number(cases, "cases", least=1),
-        seed=whole_number(seed, "seed", least=0),
-        blind=blind,
-        organ=organ,
-        region=text(region, "region"),
-        microns_per_pixel=microns_per_pixel,
-        prompts=None if prompts is None else file_path(prompts, "prompts"),
-        measured=whole_number(measured, "measured", least=1),
-        weights=None if weights is None else str(file_path(weights, "weights")),
-        device=device,
-        num_workers=whole_number(num_workers, "num_workers", least=0),
-        compile=compile,
-        size=None if size is None else whole_number(size, "size", least=1),
-        similarity=similarity,
-        sequences=whole_number(sequences, "sequences", least=1),
-        sequence_length=whole_number(sequence_length, "sequence_length", least=1),
-        contrasts=None if contrasts is None else file_path(contrasts, "contrasts"),
-    )
+    settings = Settings(**{each.name: given[each.name] for each in extraction_options()})
+    options = {each.name: given[each.name] for each in options_of(StudyPlan)}
+    options["weights"] = None if weights is None else os.fspath(weights)
+    plan = StudyPlan(names, chosen, **options, settings=settings)
     return prepare_study(_images(data, plan.seed), plan, target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.arms import ROLES, at_temperature, fit_temperature
+from histobench.consult.arms import at_temperature, fit_temperature
 from histobench.consult.measurements import MEASUREMENTS, measure
 from histobench.consult.study import StudyEncoder
+from histobench.consult.study_plan import StudyPlan
 from histobench.consult.tool_text import Neighbour
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import digest, locate
@@ -24,49 +25,6 @@ if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.feature_file import FeatureSet
     from histobench.roi.protocols.neighbours import NeighbourSearch
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """What a study is to be. `encoders` are names in the order strong, weak, random."""
-
-    encoders: tuple[str, ...]
-    arms: tuple[str, ...]
-    cases: int = 300
-    seed: int = 0
-    blind: bool = False
-    organ: str = ""
-    region: str = "a tissue region, stained with haematoxylin and eosin"
-    microns_per_pixel: float | None = None
-    prompts: Path | None = None
-    #: Training and validation regions of each class that are measured.
-    measured: int = 50
-    weights: str | None = None
-    device: str | None = None
-    num_workers: int = 8
-    compile: str = "auto"
-    #: Image side in pixels that the encoders see; None: each encoder's own.
-    size: int | None = None
-    #: `percentile` of the nearest neighbour, or `none`.
-    similarity: str = "percentile"
-    sequences: int = 8
-    sequence_length: int = 40
-    #: A file of contrasts to register in place of the protocol's.
-    contrasts: Path | None = None
-
-
-def assign_roles(names: Sequence[str]) -> dict[str, str]:
-    """Role -> encoder: in the order strong, weak, random; a name that begins with `random` is the random one.
-
-    >>> assign_roles(["uni_v1", "random-vit"])
-    {'strong': 'uni_v1', 'random': 'random-vit'}
-    """
-    if not names or len(names) > len(ROLES) or len(set(names)) != len(names):
-        raise HistobenchError("`encoders` names one to three different encoders: STRONG,WEAK,random-vit")
-    plain = [name for name in names if not name.startswith("random")] or list(names)
-    noise = [name for name in names if name not in plain]
-    roles = dict(zip(ROLES, plain, strict=False))
-    return roles | ({"random": noise[0]} if noise else {})
 
 
 Rows = NDArray[np.float32]
@@ -80,6 +38,8 @@ class Gallery:
     labels: Sequence[str]
     images: Sequence[str]
     groups: Sequence[str | None]
+    #: The highest cosine of each test region with a training region, ascending.
+    calibration: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
     @cached_property
     def _search(self) -> NeighbourSearch:
@@ -90,28 +50,18 @@ class Gallery:
         train = torch.from_numpy(np.ascontiguousarray(self.features))
         return NeighbourSearch(train, Centring.none(train))
 
-    @cached_property
-    def _nearest_of_own(self) -> NDArray[np.float32]:
-        """The highest cosine of each training region with one of another picture and group, ascending."""
-        rows = np.arange(len(self.images))
-        if len(rows) > MOST_CALIBRATED:
-            rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
-        near = self.nearest(
-            self.features[rows],
-            k=1,
-            barred_images=[{self.images[row]} for row in rows.tolist()],
-            barred_groups=[{group} if (group := self.groups[row]) else set() for row in rows.tolist()],
-        )
-        return np.sort(np.array([each[0].cosine for each in near if each], dtype=np.float32))
-
     def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
-        """How similar the first neighbour is: its place among the training regions' own, from 0 to 100."""
-        own = self._nearest_of_own
-        if not len(own) or not neighbours:
+        """The place of the first neighbour's similarity among those of all test regions, from 0 to 100.
+
+        It is uniform over the test regions whatever the encoder. Among training regions it is not: how much
+        farther away a new patient is differs between encoders and would identify them.
+        """
+        known = self.calibration
+        if not len(known) or not neighbours:
             return None
         cosine = np.float32(neighbours[0].cosine)
-        below, upto = np.searchsorted(own, cosine, "left"), np.searchsorted(own, cosine, "right")
-        return float(100 * (below + upto) / 2 / len(own))
+        below, upto = np.searchsorted(known, cosine, "left"), np.searchsorted(known, cosine, "right")
+        return float(100 * (below + upto) / 2 / len(known))
 
     def nearest(
         self,
@@ -164,7 +114,7 @@ Ints = NDArray[np.int64]
 #: Characters of a content hash that name a picture.
 NAME_LENGTH = 16
 NEIGHBOURS = 20
-#: Training regions that similarities are calibrated on.
+#: Test regions that similarities are calibrated on.
 MOST_CALIBRATED = 2000
 #: Neighbours that are found beyond those asked for, so that barred ones seldom leave too few.
 _SPARE = 16
@@ -200,13 +150,6 @@ class Regions:
     def first_of_each_picture(self) -> Ints:
         """Rows without those whose picture an earlier row has."""
         return np.sort(np.unique(np.asarray(self.images), return_index=True)[1])
-
-    def groups_of_pictures(self) -> dict[str, set[str]]:
-        """Every patient or slide that a picture lies in."""
-        found: dict[str, set[str]] = {}
-        for image, group in zip(self.images, self.groups, strict=True):
-            found.setdefault(image, set()).update({group} if group else set())
-        return found
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
         """The picture [h, w, 3]."""
@@ -252,10 +195,22 @@ class EncoderView:
         """The encoder's: weights, transform, pooling and precision."""
         return self.facts.fingerprint
 
-    def gallery(self, train: Regions, names: Sequence[str]) -> Gallery:
+    def gallery(self, regions: dict[str, Regions], names: Sequence[str]) -> Gallery:
         """The training regions as neighbours are searched in."""
+        train, test = regions["train"], regions["test"]
         labels = [names[label] for label in train.labels]
-        return Gallery(self.train_features, labels, train.images, [group or None for group in train.groups])
+        found = Gallery(self.train_features, labels, train.images, [group or None for group in train.groups])
+        rows = test.first_of_each_picture()
+        if len(rows) > MOST_CALIBRATED:
+            rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
+        near = found.nearest(
+            self.test_features[rows],
+            k=1,
+            barred_images=[{test.images[row]} for row in rows],
+            barred_groups=[{test.groups[row]} if test.groups[row] else set() for row in rows],
+        )
+        cosines = np.array([each[0].cosine for each in near if each], dtype=np.float32)
+        return replace(found, calibration=np.sort(cosines))
 
     def record_of(self, label: int) -> tuple[int, int]:
         """On validation regions: how often it was right when it said this class, and how often it said so."""
@@ -286,10 +241,8 @@ def view_encoders(
         dataset,
         [EncoderRecipe(name, plan.size, weights=plan.weights) for name in roles.values()],
         features,
-        device=plan.device,
-        num_workers=plan.num_workers,
-        compile=plan.compile,
         progress=progress,
+        **asdict(plan.settings),
     )
     sets = {(each.asked, each.split): load(each.path) for each in made}
     seconds = {

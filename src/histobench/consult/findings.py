@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.consult.adaptation import cases_until, followed_before, median_until
 from histobench.consult.arms import DOSES, SEQUENCE_ARMS, change_of, role_of
 from histobench.consult.measures import (
     DIFFERENCES,
@@ -60,8 +61,6 @@ RELIANCE_BINS = 5
 #: No contrast is tested with fewer groups (or sequences), or fewer effective cases with a wrong tool.
 LEAST_GROUPS = 8
 LEAST_WRONG = 10.0
-#: An agent has adapted once it has followed half as many of its last so many wrong answers of the tool.
-WINDOW = 5
 #: Variances up to this are rounding.
 _ROUNDING = 1e-20
 #: What two agents are compared by.
@@ -148,9 +147,9 @@ class SequencePart:
 class SequenceFindings:
     """One agent in the sequence arms.
 
-    `cases_until` has, for each sequence, how many cases after the change it took until the agent followed
-    half as many wrong answers as before; None where it did not within the sequence (censored). `median` is
-    Kaplan and Meier's; `false_alarms` is the share of sequences without a change in which the same happened.
+    `cases_until` has, for each sequence, how many cases after the change the agent stopped following the
+    tool (at most half as many wrong answers as before); None where no clear drop is seen (censored). `median`
+    is Kaplan and Meier's; `false_alarms` is the share of sequences without a change with such a drop.
     """
 
     agent: str
@@ -359,9 +358,9 @@ class StudyFindings:
                         None if there is None else self._estimate(self._between(measure, here, there)),
                     )
                 )
-        before = next(each.changed.value for each in parts if each.measure == "u_wrong")
-        until = _cases_until(changed, before, length)
-        alarms = [] if same is None else _cases_until(same, before, length)
+        before = followed_before([changed, *([] if same is None else [same])], length)
+        until = [] if before is None else cases_until(changed, before, length)
+        alarms = [] if before is None or same is None else cases_until(same, before, length)
         return SequenceFindings(
             agent,
             length,
@@ -369,7 +368,7 @@ class StudyFindings:
             len(until),
             tuple(parts),
             tuple(until),
-            _median_until(until),
+            median_until(until),
             float(np.mean([each is not None for each in alarms])) if alarms else None,
         )
 
@@ -678,39 +677,6 @@ def _quarter(plays: Plays, part: str, length: int) -> Plays:
     """The last quarter before the change, or the last one of the sequence."""
     end = change_of(length) if part == "before" else length
     return plays.take((plays.position >= end - length // 4) & (plays.position < end))
-
-
-def _cases_until(plays: Plays, before: float | None, length: int) -> list[int | None]:
-    """For each sequence the cases after the change until u_wrong has fallen to half of what it was.
-
-    u_wrong is then the share of the last `WINDOW` wrong answers since the change that the agent followed.
-    """
-    if not before:
-        return []
-    found: list[int | None] = []
-    follows = (plays.final == plays.tool).mean(axis=0)
-    for number in np.unique(plays.sequence):
-        late = (plays.sequence == number) & (plays.position >= change_of(length))
-        wrong = late & (plays.tool != plays.reference)
-        places = np.flatnonzero(wrong)[np.argsort(plays.position[wrong])]
-        until = None
-        for end in range(WINDOW, len(places) + 1):
-            if follows[places[end - WINDOW : end]].mean() <= before / 2:
-                until = int(plays.position[places[end - 1]]) - change_of(length) + 1
-                break
-        found.append(until)
-    return found
-
-
-def _median_until(cases: Sequence[int | None]) -> float | None:
-    """The median of Kaplan and Meier; None where more than half are censored.
-
-    All are censored at the end of their sequences, so that it is the median with those as the longest.
-    """
-    if not cases:
-        return None
-    ordered = sorted(np.inf if each is None else float(each) for each in cases)
-    return _finite(ordered[(len(ordered) - 1) // 2])
 
 
 def _finite(value: float) -> float | None:

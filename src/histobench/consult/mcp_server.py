@@ -23,13 +23,15 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from numpy.typing import NDArray
 
-from histobench.consult.encoder_views import EncoderView, Gallery, Regions, StudyPlan, view_encoders
+from histobench.consult.encoder_views import EncoderView, Gallery, Regions, view_encoders
 from histobench.consult.measurements import measure, measurement_text
+from histobench.consult.study_plan import StudyPlan
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.progress import Progress
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.own_name import label_of
 
 MOST_LISTED = 200
 MOST_AT_ONCE = 50
@@ -52,6 +54,7 @@ INSTRUCTIONS = (
 class Bench:
     """What encoders say of the test regions of a dataset; a region is asked for by its id in the list.
 
+    Encoders are called A, B, ... unless they are `disclosed`: then by name, with their test accuracy.
     Ids are made from the picture's content: they tell neither its class nor its file, and nothing outside of
     the list can be asked for.
     """
@@ -59,6 +62,7 @@ class Bench:
     classes: tuple[str, ...]
     regions: dict[str, Regions]
     views: dict[str, EncoderView]
+    disclosed: bool = False
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -69,15 +73,16 @@ class Bench:
 
     @cached_property
     def _galleries(self) -> dict[str, Gallery]:
-        train = self.regions["train"]
-        return {name: view.gallery(train, self.classes) for name, view in self.views.items()}
+        return {name: view.gallery(self.regions, self.classes) for name, view in self.views.items()}
 
     def listed(self, first: int = 0, count: int = 50) -> str:
         """Encoders, classes and some of the regions."""
         ids = list(self.ids)
         some = ids[max(first, 0) : max(first, 0) + min(max(count, 1), MOST_LISTED)]
         encoders = ", ".join(
-            f"{name} (probe {100 * view.facts.probe_accuracy:.1f} % of test regions)"
+            f"{name} (probe {100 * view.facts.probe_accuracy:.1f}% of test regions)"
+            if self.disclosed
+            else name
             for name, view in self.views.items()
         )
         head = [f"encoders: {encoders}", f"classes: {', '.join(self.classes)}"]
@@ -215,13 +220,32 @@ class OpeningBench:
             self._made.set_exception(HistobenchError(f"features cannot be computed: {error!r}"))
 
 
+def shown_names(names: Sequence[str], *, disclosed: bool, seed: int = 0) -> dict[str, str]:
+    """Encoder -> what the assistant calls it: its own name, or a letter that the seed deals.
+
+    >>> sorted(shown_names(["uni_v1", "random-vit"], disclosed=False).values())
+    ['A', 'B']
+    """
+    if disclosed:
+        return {name: label_of(name) for name in names}
+    order = np.random.default_rng(seed).permutation(len(names))
+    dealt = {names[place]: chr(ord("A") + letter) for letter, place in enumerate(order)}
+    return dict(sorted(dealt.items(), key=lambda item: item[1]))
+
+
 def open_bench(
-    dataset: RoiDataset, plan: StudyPlan, features: Path, progress: Progress | None = None
+    dataset: RoiDataset,
+    plan: StudyPlan,
+    features: Path,
+    progress: Progress | None = None,
+    *,
+    disclosed: bool = False,
 ) -> Bench:
     """Extract (or take from the cache) the features of every encoder and fit its probe."""
-    roles = {name: name for name in plan.encoders}
+    names = shown_names(plan.encoders, disclosed=disclosed, seed=plan.seed)
+    roles = {shown: name for name, shown in names.items()}
     regions, views = view_encoders(dataset, roles, plan, features, progress=progress)
-    return Bench(tuple(dataset.classes), regions, {view.facts.name: view for view in views.values()})
+    return Bench(tuple(dataset.classes), regions, views, disclosed)
 
 
 def make_server(opening: OpeningBench) -> MCPServer[Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import combinations
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from histobench.consult.arms import (
     ABOVE_CHANCE,
-    ROLES,
     SEQUENCE_ARMS,
     ArmPlan,
     at_temperature,
@@ -25,14 +23,8 @@ from histobench.consult.arms import (
     select_cases,
     temperature_of_mean,
 )
-from histobench.consult.encoder_views import (
-    EncoderView,
-    Gallery,
-    Regions,
-    StudyPlan,
-    assign_roles,
-    view_encoders,
-)
+from histobench.consult.blinding import LEVEL, blinding_checks
+from histobench.consult.encoder_views import EncoderView, Gallery, Regions, view_encoders
 from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
 from histobench.consult.study import (
     CASES,
@@ -50,7 +42,6 @@ from histobench.consult.study import (
     StudyFacts,
     ToolView,
     canonical,
-    groups_of,
     open_study,
     read_contrasts,
     register_contrasts,
@@ -59,21 +50,17 @@ from histobench.consult.study import (
     write_cassette,
     write_lessons,
 )
+from histobench.consult.study_plan import StudyPlan, assign_roles
 from histobench.consult.tool_text import (
     alias,
     neighbour_votes,
     neighbours_text,
     prediction_text,
-    read_neighbours,
     record_text,
 )
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.core.parameters import one_of
-from histobench.core.plain_data import parse_json
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.statistics.jackknife import LOGIT, jackknife_bounds, leave_one_out
-from histobench.statistics.resampling import sampling_design
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
@@ -98,7 +85,6 @@ def prepare(
         for each in contrasts:
             if problem := each.problem(plan.arms):
                 raise HistobenchError(f"{plan.contrasts}: contrast {each.name!r}: {problem}")
-    one_of(plan.similarity, "`similarity`", ("percentile", "none"))
     regions, views = view_encoders(dataset, roles, plan, folder / "features", progress=progress)
     names = _class_names(dataset.classes, plan)
     test, strong = regions["test"], views["strong"]
@@ -128,7 +114,7 @@ def prepare(
         for place, (row, probability) in enumerate(zip(rows, probabilities, strict=True))
     ]
     recorded = _measured_answers(regions, rows, names, plan)
-    galleries = {role: view.gallery(regions["train"], names) for role, view in views.items()}
+    galleries = {role: view.gallery(regions, names) for role, view in views.items()}
     named: dict[str, str] = {}
     for shown in plans.values():
         recorded += _encoder_answers(
@@ -143,26 +129,16 @@ def prepare(
             named,
         )
     cassette = Cassette(recorded)
-    problems = leaks(
-        cases,
-        cassette,
-        group_of=regions["train"].groups_of_pictures(),
-        names_of={test.images[row]: Path(test.paths[row]).stem for row in rows},
-    )
-    if problems:
-        raise HistobenchError(
-            f"the study would leak: {problems[0]} ({len(problems)} in all); nothing is written"
-        )
     checks = blinding_checks(cases, cassette, names, seed=plan.seed)
     for check in checks:
-        if not check.blind:
+        if check.leaks:
             raise HistobenchError(
-                f"the study would not be blind: the form of the tools' answers tells {check.first} from "
-                f"{check.second} (AUC {check.auc:.2f}, {100 * LEVEL:.0f} % interval {check.low:.2f} to "
+                f"the study is not blind: the form of the tools' answers tells {check.first} from "
+                f"{check.second} (AUC {check.auc:.2f}, {100 * LEVEL:.0f}% interval {check.low:.2f} to "
                 f"{check.high:.2f}), most of all by `{check.field}` (AUC {check.field_auc:.2f} alone). "
-                "Nothing is written. Prepare it with `similarity` none, which leaves out similarities."
+                "Nothing was written. `similarity` none leaves out the similarity of neighbors."
             )
-    # Until the last file is there the folder is no study, neither the old one nor the new one.
+    # study.json is written last: without it the folder is not a study.
     (folder / STUDY).unlink(missing_ok=True)
     write_cassette(folder / FILE, recorded)
     write_cases(folder / CASES, cases)
@@ -175,8 +151,8 @@ def prepare(
     if set(plan.arms) & set(SEQUENCE_ARMS):
         drawn = draw_sequences(len(cases), count=plan.sequences, length=plan.sequence_length, seed=plan.seed)
         sequences = [tuple(cases[place].id for place in each) for each in drawn]
-    facts = _facts(dataset, plan, names, views, test)
-    write_json(folder / STUDY, asdict(replace(facts, sequences=tuple(sequences), blinding=checks)))
+    facts = _facts(dataset, plan, names, views, test, checks)
+    write_json(folder / STUDY, asdict(replace(facts, sequences=tuple(sequences))))
     return open_study(folder)
 
 
@@ -319,14 +295,22 @@ def _lessons(
 
 
 def _facts(
-    dataset: RoiDataset, plan: StudyPlan, names: tuple[str, ...], views: dict[str, EncoderView], test: Regions
+    dataset: RoiDataset,
+    plan: StudyPlan,
+    names: tuple[str, ...],
+    views: dict[str, EncoderView],
+    test: Regions,
+    checks: Sequence[BlindingCheck],
 ) -> StudyFacts:
     cautions = [caution for view in views.values() for caution in view.cautions]
-    strong, weak = views["strong"].facts, views["weak"].facts if "weak" in views else None
-    if weak is not None and weak.validation_accuracy > strong.validation_accuracy:
-        cautions.append(
-            f"{weak.name} is better than {strong.name} on validation images; exchange them in `encoders`"
-        )
+    for better, worse in pairwise(view.facts for view in views.values()):
+        if worse.probe_accuracy > better.probe_accuracy:
+            cautions.append(
+                f"the encoder called {worse.role} ({worse.name}, {100 * worse.probe_accuracy:.1f}% of test "
+                f"images right) is more accurate than the one called {better.role} ({better.name}, "
+                f"{100 * better.probe_accuracy:.1f}%): exchange them in `encoders`"
+            )
+    cautions += [f"blinding: {check.sentence}" for check in checks if not check.blind]
     if not any(test.groups):
         cautions.append("no groups (patients, slides) are known: every image counts as independent")
     return StudyFacts(
@@ -342,166 +326,5 @@ def _facts(
         most_neighbours=MOST_NEIGHBOURS,
         cautions=tuple(cautions),
         replaced_by=replacement(list(views)),
+        blinding=tuple(checks),
     )
-
-
-# What a study must not give away, found out from its recorded answers alone: `leaks` looks for the case's own
-# picture, group and file name; `blinding_checks` asks how well a classifier tells two arms apart that sees
-# only the form of what their tools say.
-
-#: Tools whose numbers are the tool's confidence: they depend on whether it is right, and are left out.
-CONFIDENCES = ("predict", "zero_shot", "track_record")
-#: Of the interval of an AUC: a blind study is refused by chance in about 1 of 100.
-LEVEL = 0.99
-FOLDS = 5
-
-_RANK = re.compile(r"^\d+\. ", re.MULTILINE)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_HEX = re.compile(r"[0-9a-f]+")
-#: Shorter names occur in numbers and words by chance.
-_SHORTEST = 5
-
-
-def leaks(
-    cases: Iterable[Case],
-    cassette: Cassette,
-    *,
-    group_of: Mapping[str, set[str]],
-    names_of: Mapping[str, str],
-) -> list[str]:
-    """What is wrong, in words; empty if nothing is.
-
-    `group_of` has the patients or slides of every training picture (one picture may lie in several),
-    `names_of` the file name of every case.
-    """
-    in_group: dict[str, set[str]] = {}
-    for image, groups in group_of.items():
-        for group in groups:
-            in_group.setdefault(group, set()).add(image)
-    by_id = {case.id: case for case in cases}
-    own = {
-        case.id: {name for image in in_group.get(case.group, ()) for name in (image, alias(case.id, image))}
-        for case in by_id.values()
-        if case.group
-    }
-    problems = []
-    for row in cassette.rows:
-        case = by_id.get(row.image)
-        if case is None:
-            if row.image:
-                problems.append(f"an answer about {row.image}, which is not a case")
-            continue
-        for near in read_neighbours(row.answer) if row.tool == "neighbours" else ():
-            if near.image in (case.id, alias(case.id, case.id)):
-                problems.append(f"{case.id} is its own neighbor in arm {row.arm}")
-            if near.image in own.get(case.id, ()):
-                problems.append(f"a neighbor of {case.id} in arm {row.arm} is of its own group {case.group}")
-        for what, secret in (("file name", names_of.get(case.id, "")), ("group", case.group or "")):
-            if len(secret) >= _SHORTEST and secret in row.answer:
-                problems.append(f"{row.tool} of {case.id} tells its {what}")
-    return problems
-
-
-def blinding_checks(
-    cases: Sequence[Case], cassette: Cassette, names: Sequence[str], *, seed: int = 0
-) -> tuple[BlindingCheck, ...]:
-    """For every two encoders of a study: the AUC with which the form of their answers tells them apart.
-
-    Classes are masked and confidences left out: what depends on whether the tool is right may differ. Cases
-    count by the inverse of their selection probability, because half of them were chosen for an error of the
-    strong encoder.
-    """
-    by_case: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-    for row in cassette.rows:
-        by_case.setdefault((row.image, row.arm), []).append((row.tool, row.arguments, row.answer))
-    arms = [role for role in ROLES if all(role in case.arms for case in cases)]
-    checks = []
-    for first, second in combinations(arms, 2):
-        forms = [
-            {**_form(by_case.get((case.id, arm), ()), names), "tools": float(case.arms[arm].zero_shot)}
-            for arm in (first, second)
-            for case in cases
-        ]
-        fields = sorted({name for form in forms for name in form})
-        table = np.array([[form.get(name, -1.0) for name in fields] for form in forms])
-        # Of fields that say the same, such as a list of five and the beginning of one of ten, the first.
-        kept = np.sort(np.unique(table, axis=1, return_index=True)[1])
-        fields, table = [fields[column] for column in kept], table[:, kept]
-        groups = groups_of(cases) * 2
-        weights = np.array([case.weight for case in cases] * 2)
-        label = np.repeat([0, 1], len(cases))
-        scores = _scores(table, label, groups, weights, seed)
-        auc, low, high = _auc(scores, label, groups, weights)
-        alone = [_tells(column, label, weights) for column in table.T]
-        worst = int(np.argmax(alone))
-        checks.append(BlindingCheck(first, second, auc, low, high, fields[worst], alone[worst]))
-    return tuple(checks)
-
-
-def _tells(column: Floats, label: NDArray[np.int64], weights: Floats) -> float:
-    """How far one field by itself is from telling nothing, by its values or by their spread: an AUC."""
-    from sklearn.metrics import roc_auc_score
-
-    spread = np.abs(column - np.median(column))
-    found = [float(roc_auc_score(label, values, sample_weight=weights)) for values in (column, spread)]
-    return max(max(auc, 1 - auc) for auc in found)
-
-
-def _scores(
-    table: Floats, label: NDArray[np.int64], groups: Sequence[str], weights: Floats, seed: int
-) -> Floats:
-    """What gradient boosting says of each row, fitted on the rows of other groups [n]."""
-    from sklearn.ensemble import GradientBoostingClassifier
-    from sklearn.model_selection import GroupKFold
-
-    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
-    folds = min(FOLDS, int(codes.max()) + 1)
-    scores = np.zeros(len(label))
-    if folds < 2 or not np.ptp(table, axis=0).any():
-        return scores
-    for fit, test in GroupKFold(folds, shuffle=True, random_state=seed).split(table, label, codes):
-        model = GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=seed)
-        said = model.fit(table[fit], label[fit], sample_weight=weights[fit]).decision_function(table[test])
-        # Every case is in its fold in both arms: folds differ in their level, which tells nothing.
-        scores[test] = said - said.mean()
-    return scores
-
-
-def _auc(
-    scores: Floats, label: NDArray[np.int64], groups: Sequence[str], weights: Floats
-) -> tuple[float, float, float]:
-    from sklearn.metrics import roc_auc_score
-
-    def auc(counts: NDArray[np.int32]) -> dict[str, Floats]:
-        values = [roc_auc_score(label, scores, sample_weight=weights * count) for count in counts]
-        return {"auc": np.array(values)}
-
-    design = sampling_design(len(label), clusters=groups)
-    if design.n_units < 2:
-        return 0.5, 0.0, 1.0
-    found = leave_one_out(auc, design, max_blocks=100)
-    low, high = jackknife_bounds(found, LOGIT, len(label) / 2, level=LEVEL)
-    return float(found.values[0]), float(low[0]), float(high[0])
-
-
-def _form(answers: Iterable[tuple[str, str, str]], names: Sequence[str]) -> dict[str, float]:
-    """Fields of the form of what the tools said of a case in an arm: layout, digits, other numbers, ids."""
-    fields: dict[str, float] = {}
-    longest = sorted(names, key=len, reverse=True)
-    for tool, arguments, answer in answers:
-        given = ", ".join(f"{name}={value}" for name, value in parse_json(arguments).items())
-        place = f"{tool}({given})"
-        ids = [near.image for near in read_neighbours(answer)] if tool == "neighbours" else []
-        for rank, id in enumerate(ids, start=1):
-            answer = answer.replace(id, "")
-            fields[f"{place} id {rank}"] = float(int(id[:8], 16)) if _HEX.fullmatch(id) else -1.0
-        for name in longest:
-            answer = answer.replace(name, "")
-        numbers = _NUMBER.findall(_RANK.sub("", answer))
-        fields[f"{place} lines"] = float(answer.count("\n"))
-        fields[f"{place} numbers"] = float(len(numbers))
-        fields[f"{place} decimals"] = float(max((len(n.partition(".")[2]) for n in numbers), default=0))
-        fields[f"{place} words"] = float(len(_NUMBER.sub("", answer)))
-        if tool not in CONFIDENCES:
-            fields |= {f"{place} number {k}": float(number) for k, number in enumerate(numbers, start=1)}
-    return fields

@@ -208,7 +208,9 @@ STUDY = "study.json"
 CASES = "cases.jsonl"
 PICTURES = "pictures.json"
 LESSONS = "lessons.parquet"
-#: The folder in which agents' episodes lie.
+#: The widest interval of an AUC with which a study is called blind.
+MOST_WIDTH = 0.3
+#: The folder of the agents' episodes.
 RUNS = "runs"
 #: What registered contrasts are kept in.
 CONTRASTS_FILE = "contrasts.json"
@@ -233,7 +235,10 @@ class StudyEncoder:
 
 @dataclass(frozen=True)
 class BlindingCheck:
-    """The AUC with which the form of their answers tells two arms apart; `field` alone tells most."""
+    """The AUC with which the form of their answers tells two arms apart; `field` alone tells most.
+
+    `groups` is 0 in studies of earlier versions, which did not keep it.
+    """
 
     first: str
     second: str
@@ -242,11 +247,40 @@ class BlindingCheck:
     high: float
     field: str
     field_auc: float
+    groups: int = 0
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a classifier does better than guessing."""
+        return self.low > 0.5
 
     @property
     def blind(self) -> bool:
-        """Whether a classifier does no better than guessing."""
-        return self.low <= 0.5
+        """Whether the arms are shown to look alike: no leak, and an interval that would show one."""
+        return not self.leaks and self.high - self.low <= MOST_WIDTH
+
+    @property
+    def groups_needed(self) -> int:
+        """About how many groups make the interval narrow enough: its width goes with t / sqrt(groups)."""
+        from scipy.stats import t
+
+        def width(groups: int) -> float:
+            return float(t.ppf(0.995, groups - 1)) / groups**0.5
+
+        have = max(self.groups, 2)
+        wanted = width(have) * MOST_WIDTH / max(self.high - self.low, MOST_WIDTH)
+        return next(groups for groups in range(have, 100_000) if width(groups) <= wanted)
+
+    @property
+    def sentence(self) -> str:
+        """What the audit found, for a terminal and the report."""
+        found = f"{self.first} and {self.second}: AUC {self.auc:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        if self.leaks:
+            return f"{found}; not blind, most of all by `{self.field}`"
+        if self.blind:
+            return f"{found}; blind"
+        need = f"about {self.groups_needed} groups are needed" if self.groups else "more groups are needed"
+        return f"{found}; too few groups to call it blind: {need} for an interval of {MOST_WIDTH:g}"
 
 
 @dataclass(frozen=True)

@@ -56,13 +56,13 @@ def neighbours_text(
 ) -> str:
     """A line for each neighbour (rank, label, id), and how similar the nearest one is, as a percentile.
 
-    The percentile is that among the training regions' own nearest neighbours by the same encoder. It is one
-    number for the whole list: several of them together tell encoders apart. `case` is whose neighbours these
-    are; without it regions have their own names.
+    The percentile is that among all test regions by the same encoder. It is one number for the whole list:
+    several of them together tell encoders apart. `case` is whose neighbours these are; without it regions
+    have their own names.
 
     >>> print(neighbours_text([Neighbour("STR", "3fa8")], 43.2))
     1. STR, image 3fa8
-    similarity of the nearest: percentile 43 among training regions
+    similarity of the nearest: percentile 43 among test regions
     """
     if not neighbours:
         return "no training region can be shown"
@@ -71,7 +71,7 @@ def neighbours_text(
         for rank, neighbour in enumerate(neighbours, start=1)
     ]
     if percentile is not None:
-        lines.append(f"similarity of the nearest: percentile {percentile:.0f} among training regions")
+        lines.append(f"similarity of the nearest: percentile {percentile:.0f} among test regions")
     return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
-from histobench.roi.features.cache.row_cache import RowCache
+from histobench.roi.features.cache.row_cache import RowCache, is_cached
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
     describe_encoder,
@@ -226,9 +226,12 @@ class _Run:
     def _state(self, encoder: BasePatchEncoder, inventory: HashInventory) -> EncoderState:
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
         kind = torch.device(self.device).type
-        numerics = f"exact on {kind}" if self.settings.is_exact(precision) else "fast"
-        description = describe_encoder(encoder, precision=precision, numerics=numerics)
-        cache = RowCache(self.root, description)
+        exact = describe_encoder(encoder, precision=precision, numerics=f"exact on {kind}")
+        fast = describe_encoder(encoder, precision=precision, numerics="fast")
+        cache = RowCache(self.root, exact if self.settings.is_exact(precision) else fast)
+        if precision == "fp32" and self.settings.compile == "auto" and is_cached(self.root, exact):
+            known = RowCache(self.root, exact)  # serves, if it has all images
+            cache = cache if self._missing(known, inventory) else known
         images = feature_set_fingerprint("", sorted(inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"

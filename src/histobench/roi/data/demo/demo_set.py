@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.text import csv_text
-from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
+from histobench.roi.data.demo.tile import CLASSES, TILES_PER_PATIENT, patient_of, slide_of, tile_jpeg
 
 #: Raised whenever the same arguments would give other pixels.
 GENERATOR_VERSION = 1
@@ -57,10 +57,12 @@ class _Recipe:
     layout: str
     generator_version: int = GENERATOR_VERSION
     sites: str = ""
+    tiles_per_patient: int = TILES_PER_PATIENT
 
     def as_note(self) -> dict[str, object]:
-        """What is written beside the tiles; sites only where the table names them."""
-        found = {key: value for key, value in asdict(self).items() if key != "sites" or value}
+        """What is written beside the tiles; later options only where they are not the default."""
+        usual = {"sites": "", "tiles_per_patient": TILES_PER_PATIENT}
+        found = {key: value for key, value in asdict(self).items() if value != usual.get(key, ...)}
         return {"synthetic": True, **found}
 
 
@@ -93,6 +95,7 @@ def write_demo_dataset(
     seed: int = 0,
     layout: str = "long",
     sites: str = "",
+    tiles_per_patient: int = TILES_PER_PATIENT,
     workers: int = 2,
 ) -> Path:
     """Write the synthetic demo dataset into the folder `out` and return the path of its split CSV.
@@ -103,6 +106,8 @@ def write_demo_dataset(
     With `sites="crossed"` the long table also names the scanner and the stain lot of each tile. With
     `sites="confounded"` every other class comes from one kind of scanner only: a set to be warned of. With
     `sites="scanner"` the table names only the scanner.
+
+    `tiles_per_patient` is the number of tiles of each class that come from one patient, at most 5.
     """
     if layout not in _LAYOUTS:
         raise HistobenchError(f"unknown CSV layout {layout!r}; {did_you_mean(layout, _LAYOUTS)}")
@@ -111,7 +116,20 @@ def write_demo_dataset(
     if train_per_class < 1 or test_per_class < 1:
         raise HistobenchError("the demo dataset needs at least one training and one test tile per class")
     out = Path(out)
-    recipe = _Recipe(name, train_per_class, test_per_class, size, seed, layout, sites=sites)
+    if not 1 <= tiles_per_patient <= TILES_PER_PATIENT:
+        raise HistobenchError(
+            f"`tiles_per_patient` must be from 1 to {TILES_PER_PATIENT}, not {tiles_per_patient}"
+        )
+    recipe = _Recipe(
+        name,
+        train_per_class,
+        test_per_class,
+        size,
+        seed,
+        layout,
+        sites=sites,
+        tiles_per_patient=tiles_per_patient,
+    )
     tiles = list(_listing(recipe))
     table, note = out / f"{name}.csv", out / f"{name}.recipe.json"
     if _is_complete(out, table, note, recipe, tiles):
@@ -153,6 +171,8 @@ def _indices(recipe: _Recipe, class_name: str, first: int) -> Iterator[int]:
     """The tiles of a class in order; where sites are confounded, those of its kind of scanner."""
     wanted = ("synthetic-sharp", "synthetic-soft")[CLASSES.index(class_name) % 2]
     for index in count(first):
+        if index % TILES_PER_PATIENT >= recipe.tiles_per_patient:
+            continue
         slide = slide_of(patient_of(index), seed=recipe.seed)
         if recipe.sites != "confounded" or slide.scanner == wanted:
             yield index

@@ -202,6 +202,11 @@ def _shard(data: bytes, header: Mapping[str, Any]) -> RowShard:
 GENERATION = "generation"
 
 
+def is_cached(root: Path, description: Mapping[str, Any]) -> bool:
+    """Whether the cache has features of an encoder that is described like this."""
+    return (root / "features" / fingerprint(description) / "encoder.json").is_file()
+
+
 class RowCache:
     """The rows of one encoder: a folder of shards that are added to and never changed."""
 
