@@ -42,10 +42,10 @@ class DemoSize:
 
     train: int  # tiles per class
     test: int
+    tiles_per_patient: int  # of each class
     pixels: int | None  # image side that encoders see; None: each encoder's own
     shots: tuple[int, ...]
     neighbors: int
-    episodes: int | None  # published agent episodes; None: all
     cases: int
     arms: tuple[str, ...]
     policies: tuple[str, ...]
@@ -53,15 +53,15 @@ class DemoSize:
     language_model: bool
 
 
-#: The patients of the test tiles are 4 tiles per class each; intervals need at least 5 patients.
+#: With 24 test patients, 120 cases and all 48 recorded episodes every interval is narrower than 0.3.
 SHORT = DemoSize(
     train=12,
     test=24,
+    tiles_per_patient=1,
     pixels=112,
     shots=(1, 4, 8),
     neighbors=5,
-    episodes=6,
-    cases=36,
+    cases=120,
     arms=("none", "strong", "random"),
     policies=("always-trust", "reader", "rational"),
     sites="scanner",
@@ -70,11 +70,11 @@ SHORT = DemoSize(
 FULL = DemoSize(
     train=40,
     test=60,
+    tiles_per_patient=2,
     pixels=None,
     shots=(1, 2, 4, 8, 16, 32),
     neighbors=20,
-    episodes=None,
-    cases=36,
+    cases=120,
     arms=("none", "strong", "random", "sequence", "sequence-same"),
     policies=("always-trust", "reader", "rational", "learner"),
     sites="crossed",
@@ -117,8 +117,9 @@ def demo_command(args: argparse.Namespace) -> int:
       histobench demo
       histobench demo --full -o demo-full
     """
-    from histobench.cli.run import print_outcome, run_and_watch
+    from histobench.cli.run import print_outcome
     from histobench.roi.data.demo import write_demo_dataset
+    from histobench.roi.plan.whole_benchmark import run_benchmark
 
     size = FULL if args.full else SHORT
     train, test = args.per_class or size.train, args.test_per_class or size.test
@@ -127,11 +128,17 @@ def demo_command(args: argparse.Namespace) -> int:
     steps = DemoSteps(console, total=5)
     with steps.step(f"draw {9 * (train + test):,} synthetic tiles"), console.status("drawing tiles"):
         table = write_demo_dataset(
-            output / "data", train_per_class=train, test_per_class=test, seed=args.seed, sites=size.sites
+            output / "data",
+            train_per_class=train,
+            test_per_class=test,
+            seed=args.seed,
+            sites=size.sites,
+            tiles_per_patient=size.tiles_per_patient,
         )
     plan = demo_plan(table, output, size, args.seed)
-    with steps.step(f"compare {len(ENCODERS)} encoders in {len(plan.tasks)} tasks"):
-        done = run_and_watch(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
+    comparing = f"compare {len(ENCODERS)} encoders in {len(plan.tasks)} tasks"
+    with steps.step(comparing), console.status(comparing):
+        done = run_benchmark(plan, heading="Synthetic tissue: a demonstration, not a benchmark")
     with steps.step("replay published episodes of a language-model agent"):
         played = play_agents(output, console, size)
     with steps.step(f"ask an encoder about {size.cases} cases (Consult)"):
@@ -234,9 +241,7 @@ def play_agents(output: Path, console: Console, size: DemoSize) -> list[Cell]:
 
     recording = Path(runs.__file__).parent / "demo_recording"
     agent = f"replay:{next(recording.glob('*.jsonl.gz'))}"
-    played = _play_episodes(
-        output, console, agent=agent, tasks="gsm8k", data=str(recording), limit=size.episodes
-    )
+    played = _play_episodes(output, console, agent=agent, tasks="gsm8k", data=str(recording))
     if size.language_model:
         played += _play_episodes(output, console, **SMALL_MODEL)
     return played
@@ -297,6 +302,8 @@ def print_study(study: Path, console: Console) -> None:
     print_accuracy(findings.lines(), console)
     for verdict in findings.against_reader():
         console.print(verdict.sentence, soft_wrap=True)
+    for caution in findings.study.facts.cautions:
+        console.print(f"caution: {caution}", soft_wrap=True)
 
 
 def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
@@ -314,8 +321,7 @@ def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
         organ="colon",
         region="a synthetic tile that a program has drawn to look like tissue",
         measured=5,
-        sequences=4,
-        sequence_length=12,
+        sequence_length=24,
         size=size.pixels,
         settings=Settings(compile="off"),  # as in the demo's own run, whose features are in the cache
     )

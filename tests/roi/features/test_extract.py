@@ -126,6 +126,17 @@ def test_a_second_run_computes_nothing_and_writes_the_same_bytes(
 
 
 @pytest.mark.slow
+def test_exact_features_serve_a_request_that_leaves_compiling_open(
+    make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
+) -> None:
+    dataset = make_dataset(6, 3)
+    exact = run(dataset, tiny, tmp_path / "one", compile="off")
+    served = run(dataset, tiny, tmp_path / "two", compile="auto")
+    assert [item.computed for item in served] == [0, 0]
+    assert [item.path.read_bytes() for item in served] == [item.path.read_bytes() for item in exact]
+
+
+@pytest.mark.slow
 def test_only_changed_images_are_computed_again(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
