@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from histobench.cli.demo import FULL, SHORT, play_agents, play_consult
+from histobench.cli.demo import FULL, SHORT, DemoSize, play_agents, play_consult
 from histobench.core.errors import HistobenchError
 
 pytestmark = pytest.mark.slow
@@ -30,3 +30,13 @@ def test_a_study_that_cannot_be_prepared_is_told_and_the_demo_goes_on(
 ) -> None:
     assert play_consult(tmp_path / "none.csv", tmp_path, Console(), SHORT) is None
     assert "left out: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [SHORT, FULL], ids=["short", "full"])
+def test_the_demo_has_enough_patients_cases_and_episodes_for_narrow_intervals(size: DemoSize) -> None:
+    from histobench.mint import runs
+
+    assert size.test // size.tiles_per_patient >= 24
+    assert size.cases >= 120
+    questions = Path(runs.__file__).parent / "demo_recording" / "gsm8k" / "test_prompts.json"
+    assert len(questions.read_text(encoding="utf-8").splitlines()) == 48

@@ -37,11 +37,17 @@ def test_the_folder_holds_tiles_split_class_map_and_prompts(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_training_and_test_patients_are_different_people(tmp_path: Path) -> None:
-    rows = _rows(write_demo_dataset(tmp_path, train_per_class=11, test_per_class=6, size=32))
+@pytest.mark.parametrize(("tiles", "train", "test"), [(5, 3, 2), (1, 11, 6)])
+def test_training_and_test_patients_are_different_people(
+    tmp_path: Path, tiles: int, train: int, test: int
+) -> None:
+    table = write_demo_dataset(
+        tmp_path, train_per_class=11, test_per_class=6, size=32, tiles_per_patient=tiles
+    )
+    rows = _rows(table)
     groups = {split: {r["group"] for r in rows if r["split"] == split} for split in ("train", "test")}
-    assert len(groups["train"]) == 3
-    assert len(groups["test"]) == 2
+    assert len(groups["train"]) == train
+    assert len(groups["test"]) == test
     assert not groups["train"] & groups["test"]
 
 
@@ -90,7 +96,9 @@ def test_the_wide_layout_has_the_columns_of_the_documentation(tmp_path: Path) ->
     assert (tmp_path / "CRC-100K-Zero_Shot_Prompts.txt").is_file()
 
 
-@pytest.mark.parametrize("bad", [{"layout": "tall"}, {"train_per_class": 0}, {"test_per_class": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"layout": "tall"}, {"train_per_class": 0}, {"test_per_class": 0}, {"tiles_per_patient": 6}]
+)
 def test_wrong_arguments_stop_before_anything_is_written(tmp_path: Path, bad: dict) -> None:
     with pytest.raises(HistobenchError):
         write_demo_dataset(tmp_path / "out", **bad)
