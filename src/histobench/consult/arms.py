@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.consult.study_plan import ROLES
 from histobench.core.errors import HistobenchError, did_you_mean
 
 Floats = NDArray[np.float64]
@@ -153,7 +154,6 @@ MEANS = {"sure": 0.99, "unsure": 0.40}
 WRONG_CONFIDENCE = 0.95
 #: How far above chance the least mean confidence lies where .40 is below it.
 ABOVE_CHANCE = 0.05
-ROLES = ("strong", "weak", "random")
 
 
 @dataclass(frozen=True)

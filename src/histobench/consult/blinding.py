@@ -13,8 +13,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.arms import ROLES
 from histobench.consult.study import BlindingCheck, Case, Cassette, groups_of
+from histobench.consult.study_plan import ROLES
 from histobench.consult.tool_text import read_neighbours
 from histobench.core.plain_data import parse_json
 from histobench.statistics.jackknife import LOGIT, jackknife_bounds, leave_one_out

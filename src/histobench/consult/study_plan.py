@@ -7,11 +7,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
-from histobench.consult.arms import ROLES
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, option, options_of, record
 from histobench.roi.options import Settings
 
+#: Encoders in the order in which they are named.
+ROLES = ("strong", "weak", "random")
 _STUDY, _INFERENCE = "study", "inference"
 
 
