@@ -113,11 +113,11 @@ def _auc(
         return 0.5, 0.0, 1.0
     found = leave_one_out(auc, design, max_blocks=100)
     low, high = jackknife_bounds(found, LOGIT, len(label) / 2, level=LEVEL)
-    value, bounds = float(found.values[0]), np.array([low[0], high[0]])
+    value, clip = float(found.values[0]), 1 / len(label)
+    center, bounds = (logit(np.clip(each, clip, 1 - clip)) for each in (value, np.array([low[0], high[0]])))
     # Without a leak two folds agree by chance in both directions, which the groups' own spread does not show:
     # the variance is twice as large.
-    center = logit(value)
-    wider = expit(center + np.sqrt(2) * (logit(bounds) - center))
+    wider = expit(center + np.sqrt(2) * (bounds - center))
     return value, float(wider[0]), float(wider[1])
 
 

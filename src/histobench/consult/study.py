@@ -273,14 +273,14 @@ class BlindingCheck:
 
     @property
     def sentence(self) -> str:
-        """What the audit found, for a terminal and the report."""
+        """What the audit found."""
         found = f"{self.first} and {self.second}: AUC {self.auc:.2f} [{self.low:.2f}, {self.high:.2f}]"
         if self.leaks:
-            return f"{found}; not blind, most of all by `{self.field}`"
+            return f"{found}, not blind"
         if self.blind:
-            return f"{found}; blind"
-        need = f"about {self.groups_needed} groups are needed" if self.groups else "more groups are needed"
-        return f"{found}; too few groups to call it blind: {need} for an interval of {MOST_WIDTH:g}"
+            return f"{found}, blind"
+        need = f"about {self.groups_needed}" if self.groups else "more"
+        return f"{found}, too few groups to say ({need} needed)"
 
 
 @dataclass(frozen=True)
