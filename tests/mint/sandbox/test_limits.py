@@ -67,19 +67,6 @@ def test_processor_time_of_processes_that_nobody_waited_for_is_not_forgotten() -
     assert spent.seen + spent.lost == 300
 
 
-def test_an_episode_that_keeps_many_processors_busy_gets_the_lowest_priority(bare_pool: SandboxPool) -> None:
-    code = (
-        "import os, time\nreader, writer = os.pipe()\n"
-        "for i in range(8):\n    if os.fork() == 0:\n"
-        "        while os.getpriority(os.PRIO_PROCESS, 0) < 19: pass\n"
-        "        os.write(writer, b'x')\n        os._exit(0)\n"
-        "got = b''\nwhile len(got) < 8: got += os.read(reader, 8)\n"
-        "print(got, os.getpriority(os.PRIO_PROCESS, 0) < 19)"
-    )
-    with bare_pool.episode() as episode:
-        assert episode.run_cell(code, timeout=120).text == "b'xxxxxxxx' True\n"
-
-
 @pytest.mark.isolation("bubblewrap")  # without namespaces there is no shared memory folder
 def test_what_processes_share_by_files_works_where_it_has_a_limit(bare_pool: SandboxPool) -> None:
     code = (
@@ -145,7 +132,7 @@ def test_disk_use_counts_every_level_and_stops_at_too_many(tmp_path: Path) -> No
 
 def test_the_process_table_is_the_kernels() -> None:
     own = process_table()[os.getpid()]
-    assert (own.parent, own.session) == (os.getppid(), os.getsid(0))
+    assert own.parent == os.getppid()
     before = time.process_time()
     assert own.ticks / os.sysconf("SC_CLK_TCK") == pytest.approx(before + sum(os.times()[2:4]), abs=0.5)
     assert own.folder() == f"/proc/{os.getpid()}"

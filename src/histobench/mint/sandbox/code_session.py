@@ -45,7 +45,7 @@ class Session:
         return self.channel
 
     def why_it_ended(self) -> str:
-        """memory, disk, cpu or sessions when it was ended for using too much of it, else nothing."""
+        """Return memory, disk or cpu when it was ended for using too much of it, else nothing."""
         return self._zygote.end_of(self.number)
 
     def close(self) -> None:
@@ -144,8 +144,6 @@ class CodeSession:
             "or lay too deep; it was ended.",
             "cpu": f"TimeoutError: the session used more than {limits.cpu_seconds} seconds of processor "
             "time; it was ended.",
-            "sessions": "OSError: the session's processes had opened too many sessions of their own; "
-            "it was ended.",
         }
         return words.get(reason, "The Python process ended during this cell.")
 

@@ -15,7 +15,6 @@ class Process:
     pid: int
     state: str
     parent: int
-    session: int
     ticks: int  # processor time of it and of the children it has waited for
     threads: int
 
@@ -45,7 +44,6 @@ def process_table() -> dict[int, Process]:
                     pid=int(name),
                     state=fields[0].decode(),
                     parent=int(fields[1]),
-                    session=int(fields[3]),
                     ticks=sum(map(int, fields[11:15])),
                     threads=int(fields[17]),
                 )

@@ -1,10 +1,8 @@
-"""Finds episodes that take more than their limits allow, and slows down those that take too much time."""
+"""Finds episodes that take more than their limits allow."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +11,7 @@ from .confinement import MEGABYTE
 from .processes import Process, process_table, trees
 from .scratch import disk_exceeds
 
-MOST_SESSIONS = 16
-
 _TICKS = os.sysconf("SC_CLK_TCK")
-_LOWEST_PRIORITY = 19
-_BUSY_PROCESSORS = 1.5
-_MANY_RUNNING = 4
 _LOOKS_PER_DEEP_LOOK = 5
 
 
@@ -28,15 +21,11 @@ class Spent:
 
     seen: int = 0  # of those that live, and of the children they waited for
     lost: int = 0  # of those that went without anybody waiting for them
-    moment: float = 0.0
 
-    def add(self, ticks: int) -> float:
-        """Take a new sum; returns how many processors were busy since the last one."""
-        now, before = time.monotonic(), self.seen + self.lost
+    def add(self, ticks: int) -> None:
+        """Take a new sum."""
         self.lost += max(0, self.seen - ticks)
         self.seen = ticks
-        elapsed, self.moment = now - self.moment, now
-        return (self.seen + self.lost - before) / _TICKS / elapsed
 
     def seconds(self) -> float:
         """Processor time in all."""
@@ -69,13 +58,9 @@ class Watch:
 
     def _offence(self, root: int, members: list[Process], scratch: str | None) -> str:
         spent = self._spent[root]
-        busy = spent.add(sum(process.ticks for process in members))
+        spent.add(sum(process.ticks for process in members))
         if spent.seconds() > self._limits["cpu_seconds"]:
             return "cpu"
-        if len({process.session for process in members}) > MOST_SESSIONS:
-            return "sessions"
-        if busy > _BUSY_PROCESSORS or sum(process.state == "R" for process in members) > _MANY_RUNNING:
-            _slow_down(root, members)
         if self._tmpfs:
             first = next((process for process in members if process.pid == root), members[0]).folder()
             besides = usage.tmpfs_bytes(first, self._tmpfs)
@@ -96,24 +81,3 @@ class Watch:
             mapped = usage.deleted_mappings(members, scratch) - set(opened.deleted)
             nameless += len(mapped) * self._limits["file_mb"] * MEGABYTE
         return disk_exceeds(scratch, self._limits["scratch_mb"] * MEGABYTE, besides=nameless)
-
-
-def _slow_down(root: int, members: list[Process]) -> None:
-    """Let the episode's further processes run only when nobody else wants to; it cannot undo that.
-
-    The kernel shares time out by sessions first, if it does so at all, and among the threads of one session
-    then: both are told.
-    """
-    sessions = {process.session: process for process in members}
-    for process in members:
-        if process.pid == root:
-            sessions.pop(process.session, None)
-            if process.threads <= _MANY_RUNNING:
-                continue
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{process.pid}/task"):
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, int(thread), _LOWEST_PRIORITY)
-    for process in sessions.values():
-        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/autogroup", "w") as handle:
-            handle.write(str(_LOWEST_PRIORITY))
