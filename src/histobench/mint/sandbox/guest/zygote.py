@@ -15,21 +15,18 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import confinement, guest_episode, processes, seccomp
 from .mailbox import EpisodeChannel
-from .scratch import removal
+from .scratch import start_removal
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
 from .watch import Watch
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
 _UID_BLOCKS, _UIDS_PER_BLOCK = 100_000, 2048
 _CHECK_SECONDS = 0.2
-_REMOVE_SECONDS = 0.02  # at a stretch, however much an episode left behind
 
 
 @dataclass
@@ -53,7 +50,7 @@ class Zygote:
     spawned: int = 0
     pid_namespace: int = -1
     waker: int = -1
-    removals: deque[Iterator[None]] = field(default_factory=deque)
+    removers: set[int] = field(default_factory=set)  # processes that remove what episodes left
     uid_claim: socket.socket | None = None
     uid_block: int = 0
 
@@ -84,9 +81,9 @@ class Zygote:
             for child in list(self.children.values()):
                 _kill(child.pid)
                 self._clear_away(child)
-            for removing in self.removals:
-                for _ in removing:
-                    pass
+            for pid in self.removers:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
             if self.isolation != "namespaces":
                 with contextlib.suppress(OSError):  # the host does it too, unless it was killed
                     os.rmdir(self.config["scratch_root"])
@@ -97,14 +94,13 @@ class Zygote:
         poller.register(self.waker, select.POLLIN)
         checked = time.monotonic()
         while True:
-            timeout = 0 if self.removals else _CHECK_SECONDS * 1000 if self.children else None
+            timeout = _CHECK_SECONDS * 1000 if self.children else None
             ready = dict(poller.poll(timeout))
             if self.waker in ready:
                 _drain(self.waker)
             if self.control.fileno() in ready and not self._obey():
                 return
             self._reap()
-            self._remove_a_little()
             if time.monotonic() - checked >= _CHECK_SECONDS:
                 self._police()
                 checked = time.monotonic()
@@ -213,6 +209,7 @@ class Zygote:
                 return
             if pid == 0:
                 return
+            self.removers.discard(pid)
             if child := self.children.pop(pid, None):
                 self._clear_away(child)
                 self._tell({"op": "exit", "id": child.id, "why": child.reason})
@@ -223,16 +220,9 @@ class Zygote:
         if child.uid is not None:
             _kill_everything_of(child.uid)
         else:
-            _kill_orphans(set(self.children))
-        if child.scratch:
-            self.removals.append(removal(child.scratch))
-
-    def _remove_a_little(self) -> None:
-        """Go on removing what ended episodes left, without keeping the others waiting for long."""
-        until = time.monotonic() + _REMOVE_SECONDS
-        while self.removals and time.monotonic() < until:
-            if next(self.removals[0], self) is self:
-                self.removals.popleft()
+            _kill_orphans({*self.children, *self.removers})
+        if child.scratch and (remover := start_removal(child.scratch)):
+            self.removers.add(remover)
 
     def _police(self) -> None:
         for pid, reason in self.watch.look({c.pid: c.scratch for c in self.children.values()}).items():
