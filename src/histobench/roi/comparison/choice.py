@@ -62,13 +62,13 @@ class Conditions:
             raise HistobenchError(f"license: {self.license!r} is not one of {', '.join(LICENSES)}")
         if self.max_params is not None and self.max_params < FEWEST_PARAMS:
             raise HistobenchError(
-                f"max_params: no encoder has as few as {self.max_params} parameters; for millions write "
+                f"`max_params`: no encoder has as few as {self.max_params} parameters; for millions write "
                 f"{self.max_params}M (in Python {self.max_params}_000_000)"
             )
         # Also refuses NaN.
         if self.min_robustness is not None and not 0 <= self.min_robustness <= 1:
             raise HistobenchError(
-                f"min_robustness: the robustness index is between 0 and 1, such as 0.8, not "
+                f"`min_robustness`: the robustness index is between 0 and 1, such as 0.8, not "
                 f"{self.min_robustness:g}"
             )
 
@@ -220,7 +220,12 @@ def _missing(
                 name for name in map(_plain, absent) if not name.endswith("@elsewhere")
             )
             flags["features"] = ",".join(f"{name}=FILE" for name in outside)
-            flags |= {"tasks": runs[0].task, "presets": runs[0].identity.preset, "results": str(results)}
+            flags |= {
+                "seed": runs[0].identity.seed,
+                "tasks": runs[0].task,
+                "presets": runs[0].identity.preset,
+                "results": str(results),
+            }
             words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]
             verb = "was" if len(absent) == 1 else "were"
             yield f"{listed_names(absent)} {verb} not run on {dataset}: `histobench run {' '.join(words)}`"
@@ -381,6 +386,7 @@ def _paragraph(choice: Choice, found: Answer) -> str:
 def choice_grid(choice: Choice) -> Grid:
     """The candidates as a table of text."""
     count = len(choice.datasets)
+    measured = any(each.robustness is not None for each in choice.candidates)
     rows = []
     for each in choice.candidates:
         text = f"{_mean(each):.3f}" if each.values else "-"
@@ -396,7 +402,7 @@ def choice_grid(choice: Choice) -> Grid:
                 f"{len(each.tied_best)} of {len(choice.tested)}" if choice.tested else "not tested",
                 text,
                 f"{shown_params(each.params)}{tower}",
-                "-" if each.robustness is None else f"{each.robustness:.3f}",
+                *([] if not measured else ["-" if each.robustness is None else f"{each.robustness:.3f}"]),
                 f"{each.license} ({each.obligations})" if each.obligations else each.license,
             )
         )
@@ -409,7 +415,7 @@ def choice_grid(choice: Choice) -> Grid:
     value = "value [95%]" if count == 1 else "mean value"
     return Grid(
         f"shortlist by {choice.task}, {choice.metric}",
-        ("encoder", "may be best", value, "params", "robustness", "license"),
+        ("encoder", "may be best", value, "params", *(["robustness"] if measured else []), "license"),
         tuple(rows),
         tuple(notes),
     )
