@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive
 from histobench.cli.mint import INCOMPLETE
-from histobench.cli.terminal import open_terminal, say
+from histobench.cli.terminal import in_flags, open_terminal, say
 from histobench.core.records import Declared, add_flags, given_flags, options_of
 from histobench.core.text import listed
 from histobench.mint.configs.cell import CALLS
@@ -122,7 +122,7 @@ def prepare_command(args: argparse.Namespace) -> int:
             f"KNN {100 * encoder.knn_accuracy:.1f} % of test images, temperature {encoder.temperature:.3g}"
         )
     for caution in study.facts.cautions:
-        say(f"caution: {caution}", error=True)
+        say(in_flags(f"caution: {caution}"), error=True)
     say(
         f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
         f"{len(study.facts.arms)} arms in {args.out}"
