@@ -49,7 +49,7 @@ def test_few_groups_are_not_enough_to_call_a_study_blind() -> None:
         assert not check.blind
         assert not check.leaks
         assert check.groups_needed > 8
-        assert f"too few groups to say (about {check.groups_needed} needed)" in check.sentence
+        assert f"too few groups (about {check.groups_needed} needed)" in check.sentence
     assert audit(40).blind
     assert audit(40).sentence.endswith(", blind")
     planted = audit(40, shift=30.0)
@@ -110,6 +110,6 @@ def test_a_weak_encoder_that_is_better_than_the_strong_one_is_reported(
     assert "all features were in the cache" in said.err
     study = open_study(tmp_path / "study")
     assert any("blinding" in caution and "too few groups" in caution for caution in study.facts.cautions)
-    assert "too few groups to say" in said.err
+    assert "too few groups (about" in said.err
     shown = {row.image for row in study.cassette.rows if row.tool == "neighbours"}
     assert not any(alias(case.id, case.id) in shown for case in study.cases)

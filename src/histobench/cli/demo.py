@@ -53,7 +53,7 @@ class DemoSize:
     language_model: bool
 
 
-#: With 24 test patients, 120 cases and all 48 recorded episodes every interval is narrower than 0.3.
+#: With 24 test patients, 144 cases and all 48 recorded episodes every interval is narrower than 0.3.
 SHORT = DemoSize(
     train=12,
     test=24,
@@ -61,7 +61,7 @@ SHORT = DemoSize(
     pixels=112,
     shots=(1, 4, 8),
     neighbors=5,
-    cases=120,
+    cases=144,
     arms=("none", "strong", "random"),
     policies=("always-trust", "reader", "rational"),
     sites="scanner",
@@ -74,7 +74,7 @@ FULL = DemoSize(
     pixels=None,
     shots=(1, 2, 4, 8, 16, 32),
     neighbors=20,
-    cases=120,
+    cases=144,
     arms=("none", "strong", "random", "sequence", "sequence-same"),
     policies=("always-trust", "reader", "rational", "learner"),
     sites="crossed",

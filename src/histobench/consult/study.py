@@ -280,7 +280,7 @@ class BlindingCheck:
         if self.blind:
             return f"{found}, blind"
         need = f"about {self.groups_needed}" if self.groups else "more"
-        return f"{found}, too few groups to say ({need} needed)"
+        return f"{found}, too few groups ({need} needed)"
 
 
 @dataclass(frozen=True)
