@@ -14,7 +14,7 @@ from pathlib import Path
 from histobench.core.files import write_text
 from histobench.core.records import markdown_rows, options_of
 from histobench.roi.data.sites import SITE_COLUMNS
-from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
+from histobench.roi.data.tables import COLUMNS
 from histobench.roi.encoders.encoder_catalogue import markdown_table
 from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.metrics.metric_catalogue import CATALOGUE as METRICS
@@ -57,21 +57,13 @@ def tasks() -> str:
 
 
 def columns() -> str:
-    """The names by which columns of a DataFrame and of a CSV are found."""
+    """The names by which columns of a CSV or a DataFrame are found."""
 
     def names(values: tuple[str, ...]) -> str:
         return ", ".join(f"`{name}`" for name in values)
 
-    return table(
-        "column",
-        "in a DataFrame",
-        "in a CSV",
-        rows="".join(
-            f"| `{column}` | {names(found)} | {names(CSV_COLUMNS[column])} |\n"
-            for column, found in FRAME_COLUMNS.items()
-        )
-        + f"| sites | {names(SITE_COLUMNS)} | the same |\n",
-    )
+    rows = "".join(f"| `{column}` | {names(found)} |\n" for column, found in COLUMNS.items())
+    return table("column", "names", rows=f"{rows}| sites | {names(SITE_COLUMNS)} |\n")
 
 
 TABLES: dict[str, Callable[[], str]] = {

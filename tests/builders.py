@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
 from hypothesis import settings
 from numpy.typing import ArrayLike
 
+from histobench.roi.data.roi_dataset import Reading
+from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
+from histobench.roi.data.tables import CsvSheet
 from histobench.roi.features.feature_file import FeatureSet
 
 #: A file with an encoder of a user's own.
@@ -65,3 +69,15 @@ def in_a_thread(work: Callable[..., Any]) -> Callable[..., Any]:
             return thread.submit(work, *args, **kwargs).result()
 
     return called
+
+
+def scan_csv(
+    path: Path, classes: Sequence[str] | None = None, name: str | None = None, **options: Any
+) -> Reading:
+    """A CSV as `DatasetSource.read` reads it."""
+    named = {kind: options.pop(f"{kind}_column", None) for kind in ("image", "label", "group", "split")}
+    more = {key: options.pop(key, None) for key in ("target", "root")}
+    wanted = Wanted(classes=classes, name=name, **options)
+    return read_table(
+        CsvSheet.open(Path(path)), wanted, Path(path).stem, columns=ColumnNames(**named), **more
+    )

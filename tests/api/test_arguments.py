@@ -19,7 +19,7 @@ from histobench.api.features import TemporaryResults
 from histobench.api.validation import label_array
 from histobench.core.parameters import InvalidParameterError, positive_number
 from histobench.roi.data.sites import SITE_COLUMNS
-from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
+from histobench.roi.data.tables import COLUMNS
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
 from histobench.roi.features.feature_file import FeatureSet
@@ -109,9 +109,9 @@ def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
         ),
         (lambda f: pd.DataFrame(), "it has no columns"),
         (lambda f: pd.concat([f, f["label"]], axis=1), "source: the DataFrame has 2 columns 'label'"),
-        (lambda f: f.assign(path=f["path"].where(f.index != 3)), "row 3 of the DataFrame has no image_path"),
-        (lambda f: f.assign(path=""), r"row 0 of the DataFrame has no image_path \(as 23 more\)"),
-        (lambda f: f.assign(path=1.5), "row 0 .*: image_path: expected a path, found 1.5"),
+        (lambda f: f.assign(path=f["path"].where(f.index != 3)), "row 3 of the DataFrame: no path"),
+        (lambda f: f.assign(path=""), r"row 0 of the DataFrame: no path \(and 23 more"),
+        (lambda f: f.assign(path=1.5), "row 0 .*: path: expected a path, found 1.5"),
         (lambda f: f.assign(label=[["a"]] * 24), "row 0 .*: label: expected one value, found \\['a'\\]"),
         (lambda f: f.assign(label=f["label"].where(f.index > 0)), "row 0 of the DataFrame: .* has no label"),
         (
@@ -125,7 +125,7 @@ def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
         ),
         (
             lambda f: f.assign(path=pd.Series(["\udc80.png"] * 24, dtype=object)),
-            "image_path .* is not valid Unicode text; rename the file",
+            "path .* is not valid Unicode text; rename the file",
         ),
     ],
 )
@@ -208,11 +208,9 @@ def test_one_site_column_may_be_a_string(frame: pd.DataFrame, columns: Any) -> N
 
 def test_the_names_of_columns_stand_in_the_docs() -> None:
     text = (Path(__file__).parents[2] / "docs/how-to/python.md").read_text(encoding="utf-8")
-    for column, names in FRAME_COLUMNS.items():
+    for column, names in COLUMNS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{column}` |"))
-        *_, in_frames, in_tables, _ = (cell.strip() for cell in row.split("|"))
-        assert in_frames == ", ".join(f"`{name}`" for name in names)
-        assert in_tables == ", ".join(f"`{name}`" for name in CSV_COLUMNS[column])
+        assert row.split("|")[2].strip() == ", ".join(f"`{name}`" for name in names)
     assert f"| {', '.join(f'`{name}`' for name in SITE_COLUMNS)} |" in text
 
 
@@ -451,7 +449,7 @@ def test_a_refused_setting_of_a_run_is_a_value_error_whatever_the_data_came_as(
 
 def test_missing_values_of_pandas_are_told_as_missing(tmp_path: Path) -> None:
     frame = pd.DataFrame({"image_path": ["a.png", None], "label": ["x", "y"], "split": ["train", "test"]})
-    with pytest.raises(hb.HistobenchError, match="row 1 of the DataFrame has no image_path"):
+    with pytest.raises(hb.HistobenchError, match="row 1 of the DataFrame: no image_path"):
         hb.load_dataset(frame.convert_dtypes())
     odd = frame.fillna("b.png").set_index(pd.Index([pd.NA, 1], dtype=object))
     assert hb.load_dataset(odd).classes == ("x", "y")

@@ -6,7 +6,6 @@ import html
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -180,7 +179,7 @@ def run(
     (('tiny-vl',), ('synthetic-crc',))
     """
     given = dict(locals())
-    from histobench.api.dataset import read_for
+    from histobench.api.dataset import plan_entry, read_for
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.options import plan_options
     from histobench.roi.plan.whole_benchmark import run_benchmark
@@ -198,30 +197,19 @@ def run(
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
     values |= {
         **({"seed": _one_seed(drawn, seed)} if drawn else {}),
-        "datasets": [
-            item
-            if isinstance(item, str)
-            else {key: value for key, value in item.source.items() if not key.startswith("target")}
-            for item in several
-        ],
+        "datasets": [item if isinstance(item, str) else plan_entry(item) for item in several],
         "results": str(folder_path(results, "results").absolute()),
     }
-    with read_for(run, "data"), ExitStack() as told:
-        tables = [item.table for item in several if not isinstance(item, str) and item.table is not None]
-        for table in tables:
-            told.enter_context(table.told_in_rows("data"))
+    with read_for(run, "data"):
         plan = _plan(values)
         done = run_benchmark(
             plan, display=Display(progress=ProgressBar()), keep_going=keep_going, retry_failed=retry_failed
         )
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
-            reason = missing.reason
-            for table in tables:
-                reason = table.in_rows(reason)
             if missing in done.outcome.failures:
-                log.warning("FAILED: %s: %s", missing.job, reason)
-            left_out.setdefault(missing.job, reason)
+                log.warning("FAILED: %s: %s", missing.job, missing.reason)
+            left_out.setdefault(missing.job, missing.reason)
         if not done.outcome.has_results:
             raise HistobenchError(
                 next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")

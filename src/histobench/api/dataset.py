@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -33,7 +33,6 @@ _SHOWN = 3
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.api.frame_table import FrameTable
     from histobench.roi.data.check import Findings
     from histobench.roi.data.roi_dataset import Reading, RoiDataset
 
@@ -56,14 +55,11 @@ class Dataset:
         Seed of the split, if one was drawn.
     reading : Reading
         Images, labels and what was noticed while they were read; `check` reports on it.
-    table : FrameTable or None
-        The DataFrame that the images come from, if they come from one.
     """
 
     reading: Reading
     source: Mapping[str, Any]
     seed: int | None = None  # of the split, where one was drawn
-    table: FrameTable | None = None  # of the DataFrame, where the images come from one
 
     @property
     def name(self) -> str:
@@ -151,6 +147,8 @@ def load_dataset(
     group_column: str | None = None,
     image_column: str | None = None,
     label_column: str | None = None,
+    split_column: str | None = None,
+    root: str | Path | None = None,
     site_regex: str | None = None,
     site_columns: str | Sequence[str] = (),
     target: str = "class",
@@ -176,9 +174,13 @@ def load_dataset(
     group_regex : str, optional
         Regular expression that finds the patient or slide in a path. A group is never divided between splits.
     group_column : str, optional
-        Column of the table with the patient or slide (default: "group").
-    image_column, label_column : str, optional
-        Columns of a dataset of the hub (default: the only one with images, and "label").
+        Column of the table with the patient or slide (default: "group", "patient", "patient_id", "case_id",
+        "slide" or "slide_id").
+    image_column, label_column, split_column : str, optional
+        Columns of the table with images, labels and splits (default: "image_path", "path", "file", ...;
+        "label" or "class"; "split").
+    root : str or Path, optional
+        Folder that relative paths start from (default: that of the CSV; the current one for a DataFrame).
     site_regex : str, optional
         Regular expression whose named groups find hospital, scanner or stain in a path.
     site_columns : str or sequence of str, optional
@@ -203,10 +205,10 @@ def load_dataset(
     >>> hb.load_dataset(frame, name="mine", split=(0.6, 0.4))
     Dataset 'mine': 9 classes, 27 train, 18 test images, 2 groups
     """
-    from histobench.api.frame_table import write_frame
     from histobench.roi.data.roi_dataset import listing
-    from histobench.roi.data.sites import TargetColumns
-    from histobench.roi.data.source import DatasetSource
+    from histobench.roi.data.source import DatasetSource, read_frame
+    from histobench.roi.data.split import parse_fractions
+    from histobench.roi.data.targets import TargetColumns
     from histobench.roi.options import TargetOptions
 
     seed = whole_number(seed, "seed", least=0)
@@ -217,6 +219,7 @@ def load_dataset(
             ("group_column", group_column),
             ("image_column", image_column),
             ("label_column", label_column),
+            ("split_column", split_column),
         )
     }
     for parameter, regex in (("group_regex", group_regex), ("site_regex", site_regex)):
@@ -233,29 +236,52 @@ def load_dataset(
     named = tuple(texts(target_columns, "target_columns")) if target_columns else ()
     given |= {"target": text(target, "target"), "target_columns": named}
     predicted = TargetColumns.asked(TargetOptions(target=given["target"]).target, named)
-    table = None
-    if not isinstance(source, str | os.PathLike):
-        asked = (*columns, *([given["group_column"]] if group_column else ()))
-        asked = (*asked, *(() if predicted is None else predicted.names))
-        table = write_frame(source, asked, labelled=predicted is None)
-        given["name"] = given["name"] or "data"
-    located = table.path if table else file_path(source, "source")
-    if not table and os.path.exists(located):
-        located = located.absolute()  # whatever the current folder will be; a public dataset keeps its name
-    place = str(located)
+    given["root"] = None if root is None else str(file_path(root, "root").absolute())
     classes_file = None if classes is None else str(file_path(classes, "classes").absolute())
-    reading_from = DatasetSource(place, classes_file=classes_file, site_columns=columns, seed=seed, **given)
-    with table.told_in_rows("source") if table else nullcontext(), renamed(class2id_txt="classes"):
-        reading = reading_from.read()
-    if table:
-        reading = table.reading_in_rows(reading)
-        if reading.problems:
-            raise HistobenchError(f"source: {listing(reading.problems, shown=_SHOWN)}")
-    reading.checked()
-    noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
+    options: dict[str, Any] = {"classes_file": classes_file, "site_columns": columns, "seed": seed, **given}
+    noted = {"class2id": classes_file, "site_columns": list(columns) or None, **given}
     noted |= {"target_columns": list(named) or None, "target": None if predicted is None else target}
+    with renamed(class2id_txt="classes"):
+        if isinstance(source, str | os.PathLike):
+            located = file_path(source, "source")
+            if os.path.exists(located):
+                # Whatever the current folder will be; a public dataset keeps its name.
+                located = located.absolute()
+            noted["source"] = str(located)
+            reading = DatasetSource(str(located), **options).read()
+            reading.checked()
+        else:
+            noted["name"] = options["name"] = given["name"] or "data"
+            if given["split"] is not None:
+                parse_fractions(given["split"])
+            try:
+                reading = read_frame(source, DatasetSource("", **options))
+                if reading.problems:
+                    raise HistobenchError(listing(reading.problems, shown=_SHOWN))
+            except HistobenchError as error:
+                raise retold(error, f"source: {error}") from None
     known = {key: value for key, value in noted.items() if value is not None}
-    return Dataset(reading, known, None if split is None else seed, table)
+    return Dataset(reading, known, None if split is None else seed)
+
+
+def plan_entry(data: Dataset) -> dict[str, Any]:
+    """The entry of a dataset in a plan; a DataFrame is kept in a file, where workers and reports find it."""
+    from histobench.roi.data.sites import SITE_COLUMNS
+    from histobench.roi.data.source import keep_frame
+
+    if "source" in data.source:
+        return {key: value for key, value in data.source.items() if not key.startswith("target")}
+    table = keep_frame(data.roi)
+    sites = dict.fromkeys(
+        name for images in data.roi.splits.values() for each in images for name, _ in each.sites
+    )
+    entry = {
+        "source": str(table),
+        "name": data.name,
+        "class2id": None if data.roi.target else str(table.with_suffix(".txt")),
+        "site_columns": [name for name in sites if name not in SITE_COLUMNS],
+    }
+    return {key: value for key, value in entry.items() if value}
 
 
 @contextmanager

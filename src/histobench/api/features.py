@@ -106,9 +106,20 @@ class Features:
             "class": [names.get(label, str(label)) for label in self.y.tolist()],
             "group": [None] * len(self) if self.features.groups is None else list(self.features.groups),
             **{column: list(values) for column, values in self.features.sites.items()},
+            **self._typed(),
         }
         numbers = pd.DataFrame(self.X, columns=[f"x{place}" for place in range(self.X.shape[1])])
         return pd.concat([pd.DataFrame(about), numbers], axis=1)
+
+    def _typed(self) -> dict[str, Any]:
+        """Columns of the target and of coordinates."""
+        target, places = self.features.target, self.features.places
+        found: dict[str, Any] = {}
+        if places is not None:
+            found |= {"x": places.coords[:, 0], "y": places.coords[:, 1], "slide": list(places.slides)}
+        if target is not None:
+            found |= dict(zip(target.names, target.values.T, strict=True))
+        return found
 
     def __len__(self) -> int:
         return len(self.features)
@@ -507,7 +518,6 @@ def evaluate(
     from histobench.api.validation import Given, checked_parts, target_parts
     from histobench.core.records import options_of
     from histobench.roi.comparison.tidy_rows import write_whole_table
-    from histobench.roi.data.sites import TargetColumns
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
     from histobench.roi.options import Options, TargetOptions
@@ -522,7 +532,7 @@ def evaluate(
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
     known = next((part.features for part in arrays if not part.is_array), None)
-    stored = None if known is None else TargetColumns.found_in(known.sites)
+    stored = None if known is None else known.target
     if stored is not None:
         kind = stored.kind
     usual = TASKS if kind == CLASS else (TARGETS[kind].task,)

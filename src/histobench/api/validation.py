@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, is_writable
-from histobench.roi.data.sites import TargetColumns
+from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.task_catalogue import TARGETS, a_target
 
 if TYPE_CHECKING:
@@ -114,18 +114,16 @@ def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> 
                 f"{part.labels_name}: {a_target(kind)} needs numbers {shape} ({', '.join(target.names)}), "
                 f"found {_described(part.labels, values)}"
             )
-        sites = {
-            key: tuple(repr(float(value)) for value in column)
-            for key, column in zip(target.keys, values.T, strict=True)
-        }
         try:
-            wrong = target.problem(target.values(sites))
+            read = [target.row([repr(float(value)) for value in row]) for row in values]
         except HistobenchError as error:
             raise InvalidParameterError(f"{part.labels_name}: {error}") from None
+        found = Target(target, np.array(read, dtype=np.float64))
+        wrong = target.problem(found.values)
         if wrong and part.split == "train":
             raise InvalidParameterError(f"{part.labels_name}: {wrong}")
         plain = _feature_set(part, rows, np.zeros(len(rows), dtype=np.int64), metadata)
-        sets[part.split] = replace(plain, sites=sites, metadata={**plain.metadata, "classes": [kind]})
+        sets[part.split] = replace(plain, target=found, metadata={**plain.metadata, "classes": [kind]})
     check_scale(sets["train"].embeddings.numpy(), "train")
     return Parts(sets, None)
 

@@ -301,7 +301,7 @@ def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
 
 
 def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) -> None:
-    from histobench.roi.data.sites import PLACE_KEYS, site_table
+    from histobench.roi.data.sites import site_table
 
     images = [image for members in dataset.splits.values() for image in members]
     groups = {image.group for image in images if image.group is not None}
@@ -311,8 +311,6 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     parts = [count_of(len(dataset.classes), "class"), count_of(len(images), "image")]
     parts += [count_of(len(groups), "group")] if groups else []
     for column, values in site_table([image.sites for image in images]).items():
-        if column in PLACE_KEYS:
-            continue
         parts.append(f"{column}: {len(set(values) - {''}):,}")
     parts += [f"{size} px"] if sizes else []
     console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)

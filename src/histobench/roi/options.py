@@ -38,17 +38,29 @@ class Origin:
         many_lines=True,
         kw_only=True,
     )
-    group_column: str | None = option(
-        "column of the CSV with the patient or slide", default=None, default_text="group", kw_only=True
-    )
     image_column: str | None = option(
-        "column with the images of a dataset of the hub (hf:OWNER/DATASET)",
+        "column of the table with the images",
         default=None,
-        default_text="the only one with images",
+        default_text="image_path, path, file, ...",
         kw_only=True,
     )
     label_column: str | None = option(
-        "column with the labels of a dataset of the hub", default=None, default_text="label", kw_only=True
+        "column of the table with the labels", default=None, default_text="label, class", kw_only=True
+    )
+    group_column: str | None = option(
+        "column of the table with the patient or slide",
+        default=None,
+        default_text="group, patient, patient_id, case_id, slide, slide_id",
+        kw_only=True,
+    )
+    split_column: str | None = option(
+        "column of the table with train, val or test", default=None, default_text="split", kw_only=True
+    )
+    root: str | None = option(
+        "folder that relative paths in the table start from",
+        default=None,
+        default_text="the folder of the table",
+        kw_only=True,
     )
     site_regex: str | None = option(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from builders import scan_csv
 from histobench.roi.data.check import Findings, check_dataset, drop_bad
-from histobench.roi.data.readers import scan_csv
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.source import load_dataset
 

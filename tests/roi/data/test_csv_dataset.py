@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import examples
+from builders import examples, scan_csv
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.readers import scan_csv
+from histobench.roi.data.image_table import ImageColumns
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.source import load_dataset, write_csv
 
@@ -121,10 +122,10 @@ def test_all_wrong_rows_are_reported_together_with_their_lines(tmp_path: Path) -
         lines,
         [
             "label 9 is outside the class map (ids 0 to 2)",
-            "label '0', but no image_path",
+            "no image_path",
             "c.png has no label",
             "split 'tset' is not train, val or test",
-            "5 cells where the header has 3",
+            "more cells than the header has (3)",
             "label 'TUMM' is not in the class map; did you mean TUM?",
             "label -1 is outside",
             "label '1.5' is not in the class map",
@@ -148,7 +149,7 @@ def test_only_the_first_problems_are_spelt_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("image_path,lable,split\na.png,0,test\n", "no column 'label'; did you mean lable?"),
+        ("image_path,lable,split\na.png,0,test\n", "did you mean lable?; name it with `label_column`"),
         ("train_path,train_label,test_path\na,0,b\n", "no column 'test_label'"),
         ("a,b\n1,2\n", "no column 'image_path'"),
         ("image_path,label\na.png,0\n", "no split column"),
@@ -221,7 +222,9 @@ def test_groups_may_come_from_the_paths(tmp_path: Path) -> None:
     dataset = read(write(tmp_path, text), CLASSES, group_regex=r"^(p\d)_")
     assert [i.group for s in dataset.splits.values() for i in s] == ["p1", "p2"]
     path = write(tmp_path, text + "zzz.png,0,test\n")
-    assert error_of(path, group_regex=r"^(p\d)_").startswith(f"{path}:4: `group_regex`")
+    assert error_of(path, group_regex=r"^(p\d)_").endswith(
+        "finds no group in 1 of 3 paths. What it finds: 'zzz.png': nothing; 'p1_a.png': 'p1'"
+    )
     assert "not a regular expression" in error_of(path, group_regex="(")
 
 
@@ -235,7 +238,10 @@ PATHS = st.text(
 @quick
 @given(
     rows=st.lists(
-        st.tuples(PATHS, st.integers(0, 2), st.sampled_from(["train", "val", "test"])), min_size=1, max_size=8
+        st.tuples(PATHS, st.integers(0, 2), st.sampled_from(["train", "val", "test"])),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda row: row[0],
     ),
     as_float=st.booleans(),
 )
@@ -319,3 +325,63 @@ def test_the_real_lists_are_read_with_their_groups(shared_dir: Path) -> None:
             for image in images:
                 assert image.path.is_file()
                 assert seen.setdefault(image.group, split) == split
+
+
+def test_an_image_counts_once_and_two_labels_name_both_rows(tmp_path: Path) -> None:
+    rows = "a.png,0,train\nb.png,1,test\nb.png,1,test\n"
+    reading = scan_csv(write(tmp_path, "image_path,label,split\n" + rows), CLASSES)
+    assert listed(reading.checked()) == {"train": [("a.png", 0)], "test": [("b.png", 1)]}
+    assert [warning.message for warning in reading.warnings] == [
+        "1 row lists an image again; each image counts once"
+    ]
+    path = write(tmp_path, "image_path,label,split\n" + rows + "b.png,2,test\n")
+    assert error_of(path) == f"{path}:5: b.png is labeled TUM here and STR at {path}:3; keep one of the rows"
+
+
+@pytest.mark.parametrize("name", ["group", "Patient", "patient_id", "case_id", "slide", "slide_id"])
+def test_a_column_of_patients_is_found_by_name_and_named(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, f"path;class;split;{name}\na.png;x;train;p1\nb.png;x;test;p2\n")
+    dataset = read(path)
+    assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2"]
+    assert f"patients or slides (groups) from '{name.lower()}'" in dataset.notes[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_columns_by_name_in_any_encoding_below_any_folder(
+    tmp_path: Path, encoding: str, separator: str
+) -> None:
+    (tmp_path / "tables").mkdir()
+    path = tmp_path / "tables" / "t.csv"
+    rows = [
+        ["Datei", "Befund", "Menge", "Fall"],
+        ["ä.png", "Tumör", "train", "7"],
+        ["b.png", "n", "test", "8"],
+    ]
+    path.write_bytes("\n".join(separator.join(row) for row in rows).encode(encoding))
+    names = {
+        "image_column": "datei",
+        "label_column": "Befund",
+        "split_column": "Menge",
+        "group_column": "Fall",
+    }
+    dataset = load_dataset(path, root=str(tmp_path), **names)
+    assert dataset.classes == ("Tumör", "n")
+    assert dataset.splits["train"][0][:5] == (tmp_path / "ä.png", 0, "ä.png", f"{path}:2", "7")
+    with pytest.raises(HistobenchError, match="is not a folder"):
+        load_dataset(path, root=str(tmp_path / "gone"), **names)
+
+
+def test_ten_million_images_fit_into_a_gigabyte(tmp_path: Path) -> None:
+    columns = ImageColumns(tmp_path)
+    count = 50_000
+    tracemalloc.start()
+    try:
+        for row in range(count):
+            columns.add(
+                row, 0, f"slide_{row % 997:04d}/tile_{row:08d}_x.png", "tumor", f"p{row % 997}", {"site": "A"}
+            )
+        size = tracemalloc.get_traced_memory()[0] / count
+    finally:
+        tracemalloc.stop()
+    assert size < 120  # bytes per image

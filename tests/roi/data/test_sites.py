@@ -66,7 +66,7 @@ def test_sites_are_read_from_paths_of_tables_folders_and_shards(tmp_path: Path) 
     assert columns(load_dataset(tiles, site_regex=r"([A-Z])_\d")) == [{"site": "A"}]
     with pytest.raises(HistobenchError, match="finds no site in 'test/X/B_8-1"):
         load_dataset(tiles, site_regex="scanner")
-    with pytest.raises(HistobenchError, match="no columns; use `site_regex`"):
+    with pytest.raises(HistobenchError, match=r"no columns \(`site_columns`\); use `site_regex`"):
         load_dataset(tiles, site_columns=("lot",))
     with tarfile.open(tmp_path / "train.tar", "w") as archive:
         about = json.dumps({"label": "x", "scanner": "S1", "lot": 3}).encode()

@@ -121,13 +121,15 @@ def is_fraction(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None and label_id(text) is None
 
 
-def classes_of(texts: Sequence[str], *, column: str = "label") -> tuple[str, ...]:
+def classes_of(texts: Sequence[str], *, column: str = "label", count: int | None = None) -> tuple[str, ...]:
     """The classes of a dataset without a class map: sorted names, or the ids up to the largest as names.
+
+    `count` is the number of labels where `texts` are the different ones only.
 
     >>> classes_of(["TUM", "ADI", "TUM"]), classes_of(["2.0", "0"])
     (('ADI', 'TUM'), ('0', '1', '2'))
     """
-    _check_categories(texts, column)
+    _check_categories(texts, column, len(texts) if count is None else count)
     found = [label_id(text) for text in texts]
     ids = [identity for identity in found if identity is not None]
     if not ids or len(ids) < len(texts):
@@ -143,15 +145,15 @@ def classes_of(texts: Sequence[str], *, column: str = "label") -> tuple[str, ...
     return tuple(str(identity) for identity in range(max(ids) + 1))
 
 
-def _check_categories(texts: Sequence[str], column: str) -> None:
+def _check_categories(texts: Sequence[str], column: str, count: int) -> None:
     """Refuse measured values: many different fractions, or whole numbers most of which occur once."""
     values = set(texts)
     if len(values) <= _MOST_NUMBERS or not all(map(_NUMBER.fullmatch, values)):
         return
-    if sum(map(is_fraction, values)) > _MOST_NUMBERS or 2 * len(values) > len(texts):
+    if sum(map(is_fraction, values)) > _MOST_NUMBERS or 2 * len(values) > count:
         some = ", ".join(sorted(values, key=float)[:3])
         raise HistobenchError(
-            f"the column {column!r} looks continuous: {len(values):,} different numbers in {len(texts):,} "
+            f"the column {column!r} looks continuous: {len(values):,} different numbers in {count:,} "
             f"entries ({some}, ...); give `target` regression, or divide the values into classes first"
         )
 

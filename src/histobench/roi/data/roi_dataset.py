@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.sites import Sites
+from histobench.roi.data.image_table import RoiImage as RoiImage
+from histobench.roi.data.image_table import groups_of
+from histobench.roi.data.targets import TargetColumns
 
 SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class RoiImage:
-    """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12").
-
-    `group` is the patient or slide; `sites` are named columns beside it, such as hospital and scanner.
-    """
-
-    path: Path
-    label: int
-    name: str
-    origin: str
-    group: str | None = None
-    sites: Sites = ()
 
 
 @dataclass(frozen=True)
@@ -34,12 +20,15 @@ class RoiDataset:
 
     name: str
     classes: tuple[str, ...]
-    splits: Mapping[str, tuple[RoiImage, ...]]
+    splits: Mapping[str, Sequence[RoiImage]]
+    target: TargetColumns | None = None
+    #: How the files were understood: which columns or folders were taken for what, in a line each.
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def has_groups(self) -> bool:
         """Whether every image names the patient or slide it comes from."""
-        return all(image.group is not None for images in self.splits.values() for image in images)
+        return all(group is not None for images in self.splits.values() for group in groups_of(images))
 
 
 # What is wrong with a dataset's files, collected so that everything is reported at once.

@@ -1,18 +1,17 @@
-"""Named columns beside an image: where it comes from (hospital, scanner, stain), and targets to predict."""
+"""Where an image comes from: named columns (hospital, scanner, stain), and its place on a slide."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.tables import CSV_COLUMNS
-from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS, a_target
+from histobench.roi.data.tables import COLUMNS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -20,15 +19,11 @@ SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hos
 PAIR_COLUMN = "pair"
 #: The label of the patient or slide that an image belongs to, where it is another one than the image's own.
 GROUP_LABEL = "group_label"
-#: Columns of targets are known by this among the sites, with which they travel to the feature files.
-_TARGET = "target:"
-#: Where a tile is on its slide: columns of a table, and what they are known by among the sites.
+#: Where a tile is on its slide: columns of a table.
 PLACE_COLUMNS = ("x", "y", "slide")
-_TILE = "tile:"
-PLACE_KEYS = tuple(f"{_TILE}{name}" for name in PLACE_COLUMNS)
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
-    {name for names in CSV_COLUMNS.values() for name in names}
+    {*COLUMNS["image"], *COLUMNS["label"], *COLUMNS["split"], "group"}
     | {"img_name", "true_label", "predicted_label", "probabilities", "num_episodes"}
 )
 
@@ -42,7 +37,7 @@ def wanted_columns(names: Iterable[str], asked: Sequence[str]) -> tuple[str, ...
     >>> wanted_columns(["image_path", "scanner", "lot", "age"], ["Lot"])
     ('scanner', 'lot')
     """
-    wanted = {*SITE_COLUMNS, *PLACE_KEYS, *(name.lower() for name in asked)}
+    wanted = {*SITE_COLUMNS, *(name.lower() for name in asked)}
     return tuple(name for name in names if name in wanted)
 
 
@@ -96,136 +91,44 @@ def site_table(sites: Sequence[Sites]) -> dict[str, tuple[str, ...]]:
 
 
 def is_place(column: str) -> bool:
-    """Whether a column names a place, and not a match, a label, a target or coordinates."""
-    return column not in (PAIR_COLUMN, GROUP_LABEL) and not column.startswith((_TARGET, _TILE))
+    """Whether a column names a place, and not a match or a label."""
+    return column not in (PAIR_COLUMN, GROUP_LABEL)
 
 
-def place_sites(x: float, y: float, slide: str) -> dict[str, str]:
-    """Where a tile is, as features keep it.
+class Place(NamedTuple):
+    """Where a tile is: coordinates on a slide; `slide` is empty where it is not known."""
 
-    >>> place_sites(512.0, 0.5, "S1")
-    {'tile:x': '512', 'tile:y': '0.5', 'tile:slide': 'S1'}
-    """
-    return dict(zip(PLACE_KEYS, (f"{x:.12g}", f"{y:.12g}", slide), strict=True))
+    x: float
+    y: float
+    slide: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TilePlaces:
-    """Where the tiles of a feature set are: coordinates on slides."""
+    """Where the tiles of a feature set are."""
 
     coords: NDArray[np.float64]  # [n, 2], x and y; NaN where they are not known
-    slides: tuple[str, ...]
-    slide_of: NDArray[np.int64]  # [n]
+    slides: tuple[str, ...]  # [n], "" where not known
 
     @classmethod
-    def of(cls, sites: Mapping[str, Sequence[str]], patients: Sequence[str]) -> TilePlaces | None:
-        """The places of tiles; None without coordinates. A tile without a slide is on that of its patient."""
-        if not {*PLACE_KEYS[:2]} <= set(sites):
+    def of(cls, places: Sequence[Place | None]) -> TilePlaces | None:
+        """The places of tiles; None where no tile has one."""
+        if all(place is None for place in places):
             return None
-        coords = np.array([[coordinate(cell) for cell in sites[key]] for key in PLACE_KEYS[:2]]).T
-        named = sites.get(PLACE_KEYS[2]) or ("",) * len(patients)
-        owners = [slide or patient for slide, patient in zip(named, patients, strict=True)]
+        known = [place or Place(np.nan, np.nan) for place in places]
+        coords = np.array([(place.x, place.y) for place in known], dtype=np.float64)
+        return cls(coords, tuple(place.slide for place in known))
+
+    def take(self, rows: NDArray[np.int64]) -> TilePlaces:
+        """The places of some tiles."""
+        return TilePlaces(self.coords[rows], tuple(self.slides[row] for row in rows))
+
+    def joined(self, other: TilePlaces) -> TilePlaces:
+        """The places of two sets, one after the other."""
+        return TilePlaces(np.concatenate([self.coords, other.coords]), self.slides + other.slides)
+
+    def numbered(self, patients: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """The slides, and which of them each tile is on; a tile without a slide is on its patient's."""
+        owners = [slide or patient for slide, patient in zip(self.slides, patients, strict=True)]
         place = {name: number for number, name in enumerate(dict.fromkeys(owners))}
-        slide_of = np.array([place[owner] for owner in owners], dtype=np.int64)
-        return cls(coords, tuple(place), slide_of) if np.isfinite(coords).all(axis=1).any() else None
-
-
-def coordinate(cell: str) -> float:
-    """A coordinate of a tile from its cell; NaN where there is none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-# Targets: what is predicted where it is not one class per image.
-
-#: A column with more different levels than this may be a measurement.
-_MOST_LEVELS = 20
-_YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
-
-
-@dataclass(frozen=True)
-class TargetColumns:
-    """The kind of a target, and the columns of the table that hold it."""
-
-    kind: str
-    names: tuple[str, ...]
-
-    @classmethod
-    def asked(cls, kind: str, columns: Sequence[str]) -> TargetColumns | None:
-        """What `target` and `target_columns` ask for; None for classes."""
-        if kind == CLASS:
-            if columns:
-                raise HistobenchError(f"`target_columns` needs `target`: one of {', '.join(TARGETS)}")
-            return None
-        usual = TARGETS[kind].columns
-        names = tuple(dict.fromkeys(name.strip().lower() for name in columns)) or usual
-        if kind == MULTILABEL and len(names) < 2:
-            raise HistobenchError(
-                "`target` multilabel needs `target_columns`: two or more columns of 0 and 1"
-            )
-        if kind != MULTILABEL and len(names) != len(usual):
-            what = " and ".join(usual)
-            raise HistobenchError(f"`target_columns`: {a_target(kind)} needs {len(usual)} ({what})")
-        return cls(kind, names)
-
-    @classmethod
-    def found_in(cls, columns: Iterable[str]) -> TargetColumns | None:
-        """The target among the columns of features or images; None where they have classes.
-
-        >>> TargetColumns.found_in(["site", "target:regression:age"])
-        TargetColumns(kind='regression', names=('age',))
-        """
-        found = [column.removeprefix(_TARGET) for column in columns if column.startswith(_TARGET)]
-        if not found:
-            return None
-        return cls(found[0].partition(":")[0], tuple(name.partition(":")[2] for name in found))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(f"{_TARGET}{self.kind}:{name}" for name in self.names)
-
-    def row(self, cells: Sequence[str]) -> tuple[float, ...]:
-        """The target of one image from its cells; an error says which of them is wrong."""
-        return tuple(self._number(name, cell) for name, cell in zip(self.names, cells, strict=True))
-
-    def _number(self, name: str, cell: str) -> float:
-        if not cell.strip():
-            raise HistobenchError(f"no {name}")
-        try:
-            number = float(cell)
-        except ValueError:
-            number = math.nan
-        if self.kind == MULTILABEL or (self.kind == SURVIVAL and name == self.names[1]):
-            if cell.strip().lower() not in _YES_OR_NO:
-                zero = "0 (censored)" if self.kind == SURVIVAL else "0"
-                raise HistobenchError(f"{name} {cell!r} is not {zero} or 1 (`target` {self.kind})")
-            return _YES_OR_NO[cell.strip().lower()]
-        if not math.isfinite(number):
-            raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
-        if self.kind == ORDINAL and not number.is_integer():
-            raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
-        if self.kind == SURVIVAL and number <= 0:
-            raise HistobenchError(f"{name} {cell!r} is not above 0 (`target` {self.kind})")
-        return number
-
-    def values(self, sites: Mapping[str, Sequence[str]]) -> NDArray[np.float64]:
-        """The target of every image [n, columns] from the columns of a feature set, checked as a whole."""
-        missing = [key for key in self.keys if key not in sites]
-        if missing:
-            raise HistobenchError(f"the features have no column {missing[0].rpartition(':')[2]!r}")
-        rows = [self.row(cells) for cells in zip(*(sites[key] for key in self.keys), strict=True)]
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
-
-    def problem(self, values: NDArray[np.float64]) -> str:
-        """What is wrong with a target [n, columns] as a whole, in one line; empty where nothing is."""
-        if self.kind == SURVIVAL and len(values) and not values[:, 1].any():
-            return f"{self.names[1]} is 0 everywhere: without any event there is nothing to learn"
-        if self.kind == ORDINAL and len(levels := np.unique(values)) > _MOST_LEVELS:
-            return f"{self.names[0]} has {len(levels)} levels and looks continuous: give `target` regression"
-        checked = self.names[:1] if self.kind == SURVIVAL else self.names
-        for name, column in zip(checked, values.T, strict=False):
-            if len(column) and (column == column[0]).all():
-                return f"{name} is {column[0]:g} everywhere: there is nothing to predict"
-        return ""
+        return tuple(place), np.array([place[owner] for owner in owners], dtype=np.int64)

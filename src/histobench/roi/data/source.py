@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
+from histobench.core.folders import cache_dir
 from histobench.core.parameters import shares
 from histobench.core.records import record
 from histobench.core.text import csv_text
 from histobench.roi.data.class_map import label_id, read_class_map
 from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
-from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
+from histobench.roi.data.readers import scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
-from histobench.roi.data.sites import TargetColumns, site_table
+from histobench.roi.data.sites import PLACE_COLUMNS, site_table
 from histobench.roi.data.split import parse_fractions
+from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
+from histobench.roi.data.tables import CsvSheet, FrameSheet
+from histobench.roi.data.targets import TargetColumns
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
@@ -26,7 +32,16 @@ from histobench.roi.task_catalogue import CLASS, a_target
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
-_LATER = ("name", "site_regex", "site_columns", "target_columns", "image_column", "label_column")
+_LATER = (
+    "name",
+    "site_regex",
+    "site_columns",
+    "target_columns",
+    "image_column",
+    "label_column",
+    "split_column",
+    "root",
+)
 
 
 #: In the notes of results: files that were accepted with another checksum than published.
@@ -82,14 +97,14 @@ class DatasetSource(Origin, TargetOptions):
 
     def read(self) -> Reading:
         """As `load`, but what is wrong comes back beside what could be read."""
+        if self.source in FRAMES:
+            return Reading(FRAMES[self.source])
         source, name, classes_file = Path(self.source), self.name, self.classes_file
         there = os.path.exists(source)  # also of what no file can be called
-        columns = {"image_column": self.image_column, "label_column": self.label_column}
+        named = ColumnNames(self.image_column, self.label_column, self.group_column, self.split_column)
         if not there and is_hub_dataset(self.source):
-            source, name, there = hub_table(self.source, **columns), name or hub_name(self.source), True
-        elif any(columns.values()):
-            asked = next(key for key, value in columns.items() if value)
-            raise HistobenchError(f"`{asked}` is for datasets of the hub (hf:OWNER/DATASET), not {source}")
+            source = hub_table(self.source, image_column=named.image, label_column=named.label)
+            name, there, named = name or hub_name(self.source), True, replace(named, image=None, label=None)
         if not there and is_name(self.source):
             public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
@@ -97,27 +112,54 @@ class DatasetSource(Origin, TargetOptions):
             there = True
         if not there and not source.suffix:
             raise HistobenchError(not_found(self.source))
-        split = None if self.split is None else parse_fractions(self.split)
-        classes = read_class_map(classes_file) if classes_file is not None else None
+        wanted = self.wanted(name, classes_file)
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
-        options: dict[str, Any] = {
-            "split": split,
-            "group_regex": self.group_regex,
-            "site_regex": self.site_regex,
-            "seed": self.seed,
-        }
         if not source.is_dir() and not is_shards:
-            options |= {"group_column": self.group_column, "site_columns": self.site_columns}
-            return scan_csv(source, classes, name, target=target, **options)
+            root = _root(self.root)
+            sheet = CsvSheet.open(source)
+            return read_table(sheet, wanted, source.stem, columns=named, target=target, root=root)
         if target is not None:
             raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
-        for flag, given in (("group", self.group_column), ("site", self.site_columns)):
-            if given and not (is_shards and flag == "site"):
-                raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
-        if is_shards:
-            return scan_tar(source, classes, name, site_columns=self.site_columns, **options)
-        return scan_folder(source, classes, name, **options)
+        given = {f"{each.name}_column": getattr(named, each.name) for each in fields(named)}
+        given |= {"site_columns": () if is_shards else self.site_columns, "root": self.root}
+        for option, value in given.items():
+            if value:
+                advice = f"use `{option.split('_')[0]}_regex`, or " if option[:4] in ("grou", "site") else ""
+                raise HistobenchError(f"{source} has no columns (`{option}`); {advice}give a CSV")
+        return scan_tar(source, wanted) if is_shards else scan_folder(source, wanted)
+
+    def wanted(self, name: str | None, classes_file: str | None) -> Wanted:
+        """What is asked of the files, whatever their kind."""
+        return Wanted(
+            classes=read_class_map(classes_file) if classes_file is not None else None,
+            name=name,
+            split=None if self.split is None else parse_fractions(self.split),
+            group_regex=self.group_regex,
+            site_regex=self.site_regex,
+            site_columns=self.site_columns,
+            seed=self.seed,
+        )
+
+
+def _root(folder: str | None) -> Path | None:
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        raise HistobenchError(f"`root` {folder} is not a folder")
+    return None if folder is None else Path(folder).expanduser()
+
+
+#: DataFrames that this process has read, by the file that other processes read them from.
+FRAMES: WeakValueDictionary[str, RoiDataset] = WeakValueDictionary()
+
+
+def read_frame(frame: Any, source: DatasetSource) -> Reading:
+    """Read a DataFrame; `source` says how, and names the dataset."""
+    sheet = FrameSheet.of(frame, source.image_column)
+    named = ColumnNames(source.image_column, source.label_column, source.group_column, source.split_column)
+    target = TargetColumns.asked(source.target, source.target_columns)
+    root = _root(source.root)
+    wanted = source.wanted(source.name, source.classes_file)
+    return read_table(sheet, wanted, "data", columns=named, target=target, root=root)
 
 
 # The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
@@ -152,19 +194,44 @@ def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
     Paths are relative to the CSV. Labels are class names, or ids where a name could be taken for an id.
     """
     target = Path(target)
-    grouped = any(image.group is not None for images in dataset.splits.values() for image in images)
-    sites = site_table([image.sites for images in dataset.splits.values() for image in images])
-    by_id = any(label_id(name) is not None for name in dataset.classes)
-    header = ["image_path", "label", "split", *(["group"] if grouped else []), *sites]
-    rows = []
-    for split in SPLITS:
-        for image in dataset.splits.get(split, ()):
-            path = Path(os.path.relpath(image.path.absolute(), target.parent.absolute())).as_posix()
-            label = str(image.label) if by_id else dataset.classes[image.label]
-            placed = dict(image.sites)
-            cells = [path, label, split, *([image.group or ""] if grouped else [])]
-            rows.append([*cells, *(placed.get(name, "") for name in sites)])
+    start = target.parent.absolute()
+    header, rows = _table_of(dataset, lambda path: Path(os.path.relpath(path.absolute(), start)).as_posix())
     class_map = target.with_suffix(".txt")
     write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
     write_text(target, csv_text(header, rows))
     return class_map
+
+
+def keep_frame(dataset: RoiDataset) -> Path:
+    """Write the table of a DataFrame into the cache, where the workers of a run and the report find it."""
+    header, rows = _table_of(dataset, str)
+    text = csv_text(header, rows)
+    path = cache_dir() / "frames" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.csv"
+    write_text(path, text)
+    if dataset.target is None:
+        names = "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes))
+        write_text(path.with_suffix(".txt"), names)
+    FRAMES[str(path)] = dataset
+    return path
+
+
+def _table_of(dataset: RoiDataset, written: Callable[[Path], str]) -> tuple[list[str], list[list[Any]]]:
+    """A dataset as a header and rows of a CSV."""
+    images = [(split, image) for split in SPLITS for image in dataset.splits.get(split, ())]
+    grouped = any(image.group is not None for _, image in images)
+    placed = any(image.place is not None for _, image in images)
+    sites = site_table([image.sites for _, image in images])
+    by_id = any(label_id(name) is not None for name in dataset.classes)
+    target = dataset.target.names if dataset.target else ()
+    header = ["image_path", *(target or ["label"]), "split", *(["group"] if grouped else []), *sites]
+    header += PLACE_COLUMNS if placed else []
+    rows: list[list[Any]] = []
+    for split, image in images:
+        label: list[Any] = [str(image.label) if by_id else dataset.classes[image.label]]
+        cells = [written(image.path), *(map(repr, image.target) if target else label), split]
+        cells += [image.group or ""] if grouped else []
+        own = dict(image.sites)
+        cells += [own.get(name, "") for name in sites]
+        cells += (image.place or ("", "", "")) if placed else ()
+        rows.append(cells)
+    return header, rows

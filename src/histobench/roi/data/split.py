@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.image_table import ImageTable, RoiImage, groups_of, labels_of
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.data.sites import found_in_path
 
 #: Other words for the splits, in a `split` column and as folder names.
@@ -69,7 +70,7 @@ def group_of(path: str, regex: str) -> str | None:
 
 def check_learnt(dataset: RoiDataset) -> None:
     """Raise when a class has test images and no training images, where there are training images at all."""
-    learnt, asked = ({image.label for image in dataset.splits.get(split, ())} for split in ("train", "test"))
+    learnt, asked = (set(labels_of(dataset.splits.get(split, ())).tolist()) for split in ("train", "test"))
     unlearnt = [dataset.classes[label] for label in sorted(asked - learnt)]
     if learnt and unlearnt:
         raise HistobenchError(
@@ -79,30 +80,29 @@ def check_learnt(dataset: RoiDataset) -> None:
         )
 
 
-def arrange(
-    placed: Sequence[tuple[str | None, RoiImage]], fractions: tuple[float, float, float] | None, *, seed: int
-) -> Mapping[str, tuple[RoiImage, ...]]:
-    """The splits that the images came with, or those made by `fractions` if these are given."""
-    if fractions is not None:
-        return split_images([image for _, image in placed], fractions, seed=seed)
-    splits = {split: tuple(image for word, image in placed if word == split) for split in SPLITS}
-    return {split: images for split, images in splits.items() if images}
-
-
 def split_images(
     images: Sequence[RoiImage], fractions: tuple[float, float, float], *, seed: int = 0
-) -> Mapping[str, tuple[RoiImage, ...]]:
+) -> Mapping[str, Sequence[RoiImage]]:
     """Assign whole groups to splits so that every class has about its share of every split.
 
     An image without a group is a group of its own. The result depends on the images' names, labels,
     groups and the seed, and not on their order.
     """
-    ordered = sorted(images, key=lambda image: (image.name, str(image.path), image.label))
-    keys = [f"g{image.group}" if image.group is not None else f"i{i:09d}" for i, image in enumerate(ordered)]
-    unit_of, counts = units([image.label for image in ordered], keys)
+    sorted_by = [(image.name, str(image.path), image.label) for image in images]
+    order = np.array(sorted(range(len(images)), key=sorted_by.__getitem__), dtype=np.int64)
+    groups = groups_of(images)
+    keys = [
+        f"g{groups[row]}" if groups[row] is not None else f"i{place:09d}"
+        for place, row in enumerate(order.tolist())
+    ]
+    unit_of, counts = units(labels_of(images)[order], keys)
     assigned = assign_groups(counts, fractions, seed=seed)[unit_of]
-    placed = [(SPLITS[split], image) for split, image in zip(assigned, ordered, strict=True)]
-    return arrange(placed, None, seed=seed)
+    parts = {word: order[assigned == place] for place, word in enumerate(SPLITS)}
+    return {word: _taken(images, rows) for word, rows in parts.items() if len(rows)}
+
+
+def _taken(images: Sequence[RoiImage], rows: NDArray[np.int64]) -> Sequence[RoiImage]:
+    return images.take(rows) if isinstance(images, ImageTable) else tuple(images[row] for row in rows)
 
 
 def split_words(dataset: RoiDataset) -> str:

@@ -1,50 +1,246 @@
-"""Tables of images: the names of their columns, and how their text is read."""
+"""Tables of images: CSV files and DataFrames, the names of their columns, and how their text is read."""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import LISTED, read_plain
+from histobench.core.files import LISTED, check_plain, open_plain, read_plain
 
-#: In a CSV with a row per image; of several, the first that is there. Case does not matter.
-CSV_COLUMNS = {
-    "image_path": ("image_path", "path", "file", "filename", "image"),
-    "label": ("label",),
-    "split": ("split",),
-    "group": ("group",),
-}
-#: In a DataFrame, where nobody had a format in mind; a patient comes before a slide.
-FRAME_COLUMNS = {
-    "image_path": ("image_path", "path", "paths", "file", "filename", "image"),
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What columns of CSV files and DataFrames are called; of several, the first that is there is taken. Case
+#: does not matter. A patient comes before a slide.
+COLUMNS = {
+    "image": ("image_path", "path", "paths", "file", "filename", "image"),
     "label": ("label", "labels", "class"),
     "split": ("split", "splits"),
-    "group": ("group", "groups", "patient", "slide"),
+    "group": ("group", "groups", "patient", "patient_id", "case_id", "slide", "slide_id"),
 }
+_SEPARATORS = ",;\t|"
+#: What a UTF-8 text file cannot hold: halves of characters, and what ends a C string.
+_NO_TEXT = re.compile("[\\0\ud800-\udfff]")
 
 
-# Small text files that people write by hand or export from a spreadsheet.
+@dataclass(frozen=True)
+class Sheet:
+    """The header of a table and its rows of text; `called` is what messages call the table."""
+
+    called: str
+    header: tuple[str, ...]  # in lower case
+    #: The folder that relative paths begin in.
+    base: Path
+
+    def origin(self, line: int) -> str:
+        """Where a row is."""
+        raise NotImplementedError
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str] | None]]:
+        """The cells of some columns, row by row with the line; None for a row that is too long."""
+        raise NotImplementedError
 
 
-def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
-    """The content of a UTF-8 text file without its byte-order mark; `what` names the file in errors."""
-    path = Path(path)
+@dataclass(frozen=True)
+class CsvSheet(Sheet):
+    """A CSV file. Separator and encoding are found by looking."""
+
+    path: Path
+    encoding: str
+    separator: str
+
+    @classmethod
+    def open(cls, path: Path) -> CsvSheet:
+        """The table of a file that is there and has a header."""
+        encoding = encoding_of(path, what="dataset CSV")
+        with io.TextIOWrapper(open_plain(path), encoding=encoding, errors="replace", newline="") as text:
+            first = next((line for line in text if line.strip()), "")
+        bare = re.sub(r'"[^"]*"', "", first)
+        separator = max(_SEPARATORS, key=bare.count)
+        sheet = cls(str(path), (), path.parent, path, encoding, separator)
+        start, cells = next(sheet._lines())
+        header = [cell.lower() for cell in cells]
+        double = next((name for name in header if name and header.count(name) > 1), None)
+        if double is not None:
+            raise HistobenchError(f"{path}:{start}: the column {double!r} is there twice")
+        return cls(str(path), tuple(header), path.parent, path, encoding, separator)
+
+    def origin(self, line: int) -> str:
+        return f"{self.path}:{line}"
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str] | None]]:
+        lines = self._lines()
+        next(lines)  # the header
+        width, places = len(self.header), [self.header.index(name) for name in names]
+        for line, cells in lines:
+            if any(cells[width:]):
+                yield line, None
+                continue
+            cells += [""] * (width - len(cells))
+            yield line, [cells[place] for place in places]
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows that are not blank, each with the line that it begins on."""
+        with io.TextIOWrapper(
+            open_plain(self.path), encoding=self.encoding, errors="replace", newline=""
+        ) as text:
+            # strict: a quote that is never closed must not swallow the rest of the file.
+            reader = csv.reader(text, delimiter=self.separator, strict=True)
+            line = 1
+            try:
+                for cells in reader:
+                    start, line = line, reader.line_num + 1
+                    cells = [cell.strip() for cell in cells]
+                    if any(cells):
+                        yield start, cells
+            except csv.Error as error:
+                raise HistobenchError(f"{self.path}:{line}: not a valid CSV row: {error}") from None
+
+
+@dataclass(frozen=True)
+class FrameSheet(Sheet):
+    """A pandas DataFrame (or one of polars or Arrow); rows are called by their number and index."""
+
+    frame: Any = field(repr=False)
+    #: The column of paths, whose cells must be paths.
+    paths: str | None = None
+
+    @classmethod
+    def of(cls, frame: Any, image_column: str | None) -> FrameSheet:
+        """The table of a DataFrame; relative paths begin in the current folder."""
+        import pandas as pd
+
+        if not isinstance(frame, pd.DataFrame) and hasattr(frame, "to_pandas") and hasattr(frame, "columns"):
+            frame = frame.to_pandas()
+        if not isinstance(frame, pd.DataFrame):
+            raise HistobenchError(f"expected a path, a name or a DataFrame, found {type(frame).__name__}")
+        header = [str(name) for name in frame.columns]
+        for name in header:
+            if _NO_TEXT.search(name):
+                raise HistobenchError(f"column {_shown(name)} is not valid Unicode text; rename it")
+        lower = tuple(name.lower() for name in header)
+        wanted = (image_column.lower(),) if image_column else COLUMNS["image"]
+        paths = next((name for name in wanted if name in lower), None)
+        if header and not len(frame):
+            raise HistobenchError("the DataFrame has no rows")
+        return cls("the DataFrame", lower, Path.cwd(), frame, paths)
+
+    def origin(self, line: int) -> str:
+        label = self.frame.index[line]
+        label = getattr(label, "item", lambda: label)()
+        index = "" if isinstance(label, int) and label == line else f" (index {label!r})"
+        return f"row {line}{index} of the DataFrame"
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str] | None]]:
+        columns = []
+        for name in names:
+            places = [place for place, other in enumerate(self.header) if other == name]
+            if len(places) > 1:
+                raise HistobenchError(f"the DataFrame has {len(places)} columns {name!r}; keep one of them")
+            columns.append(self._texts(self.frame.iloc[:, places[0]], name))
+        yield from enumerate(zip(*columns, strict=True))
+
+    def _texts(self, values: pd.Series[Any], name: str) -> Iterable[str]:
+        """The cells of a column as text; a value that no text stands for is an error with its row."""
+        numbers = values.dropna() if getattr(values.dtype, "kind", "") == "f" else None
+        if numbers is not None and _are_whole(numbers.to_numpy(float)):
+            # Where one is missing, pandas keeps whole numbers as floats: patient 10 is no patient "10.0".
+            values = values.astype("Int64")
+        missing = values.isna().to_numpy(bool)
+        for line, value in enumerate(values):
+            if isinstance(value, list | tuple | dict | set) or getattr(value, "ndim", 0) != 0:
+                raise HistobenchError(
+                    f"{self.origin(line)}: {name}: expected one value, found {_shown(value)}"
+                )
+            if missing[line]:
+                yield ""
+                continue
+            if name == self.paths and not isinstance(value, str | bytes | os.PathLike):
+                raise HistobenchError(f"{self.origin(line)}: {name}: expected a path, found {_shown(value)}")
+            text = (os.fsdecode(value) if isinstance(value, bytes | os.PathLike) else str(value)).strip()
+            if _NO_TEXT.search(text):
+                what = "file" if name == self.paths else "value"
+                raise HistobenchError(
+                    f"{self.origin(line)}: {name} {_shown(text)} is not valid Unicode text; rename the {what}"
+                )
+            if name == self.paths and text:
+                text = str(Path(text).expanduser().absolute())
+            yield text
+
+
+def _are_whole(numbers: Any) -> bool:
+    """Whether a column of floats [n] holds whole numbers that floats hold exactly."""
+    return bool(((numbers == numbers.round()) & (abs(numbers) < 2**53)).all())
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}"
+
+
+# Text files that people write by hand or export from a spreadsheet.
+
+
+def encoding_of(path: Path, *, what: str) -> str:
+    """The encoding of a text file: UTF-8, UTF-16 with a byte-order mark, or that of Windows.
+
+    `what` names the file in errors: one that is missing, empty or not text.
+    """
     try:
-        data = read_plain(path, limit=limit)
+        with open_plain(check_plain(path, limit=LISTED)) as handle:
+            head = handle.read(2)
+            if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                return "utf-16"
+            handle.seek(0)
+            decoder, encoding, lines, blank = (
+                codecs.getincrementaldecoder("utf-8-sig")(),
+                "utf-8-sig",
+                1,
+                True,
+            )
+            while block := handle.read(1 << 20):
+                if b"\0" in block:
+                    lines += block.count(b"\n", 0, block.index(b"\0"))
+                    raise HistobenchError(
+                        f"{path}:{lines}: the {what} holds a NUL byte; is it really a text file?"
+                    )
+                lines += block.count(b"\n")
+                blank = blank and not block.lstrip(codecs.BOM_UTF8).strip()
+                if encoding != "utf-8-sig":
+                    continue
+                try:
+                    decoder.decode(block)
+                except UnicodeDecodeError:
+                    encoding = "cp1252"
+            if encoding == "utf-8-sig":
+                decoder.decode(b"", final=True)
+    except UnicodeDecodeError:  # the last character is cut off, as it seems
+        encoding = "cp1252"
     except FileNotFoundError:
         raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
     except OSError as error:
         raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
+    if blank:
+        raise HistobenchError(f"{what} {path} is empty")
+    return encoding
+
+
+def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
+    """The content of a text file without its byte-order mark; `what` names the file in errors."""
+    path = Path(path)
+    encoding = encoding_of(path, what=what)
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise HistobenchError(
-            f"{path}:{line}: the {what} is not UTF-8 text; save it as UTF-8 (in Excel: 'CSV UTF-8')"
-        ) from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise HistobenchError(f"{path}:{line}: the {what} holds a NUL byte; is it really a text file?")
+        text = read_plain(path, limit=limit).decode(encoding, "replace")
+    except OSError as error:
+        raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
     if not text.strip():
         raise HistobenchError(f"{what} {path} is empty")
     return text

@@ -14,7 +14,7 @@ from histobench.roi.data.check import confounded, single_group_classes
 from histobench.roi.data.sites import is_place
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
-from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate_predictions
 from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
@@ -311,7 +311,7 @@ class Context:
             groups=test.groups,
             episodes=episodes,
             info={key: value for key, value in outcome.info.items() if key != "warnings"},
-            sites=test.sites,
+            sites=text_columns(test),
         )
 
 
@@ -330,6 +330,8 @@ def merged(first: FeatureSet, second: FeatureSet | None) -> FeatureSet:
         img_names=first.img_names + second.img_names,
         groups=groups,
         sites={column: first.sites[column] + second.sites[column] for column in both},
+        target=first.target and second.target and first.target.joined(second.target),
+        places=first.places and second.places and first.places.joined(second.places),
     )
 
 
@@ -342,6 +344,8 @@ def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
         img_names=tuple(features.img_names[row] for row in rows),
         groups=None if features.groups is None else tuple(features.groups[row] for row in rows),
         sites={column: tuple(values[row] for row in rows) for column, values in features.sites.items()},
+        target=features.target and features.target.take(rows),
+        places=features.places and features.places.take(rows),
     )
 
 

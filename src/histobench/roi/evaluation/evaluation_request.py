@@ -10,7 +10,7 @@ from typing import Any
 
 from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
 from histobench.core.version import __version__
-from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.options import Options
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 
@@ -102,7 +102,8 @@ def _labelling(request: EvaluationRequest) -> str:
         if features is not None:
             said = [features.img_names, features.groups, features.metadata.get("classes")]
             digest.update(features.labels.numpy().tobytes())
-            said += [features.sites] if features.sites else []
+            columns = text_columns(features)
+            said += [columns] if columns else []
             digest.update(json.dumps(said).encode())
         digest.update(b"/")
     return digest.hexdigest()

@@ -12,7 +12,6 @@ from histobench.core.claim import exclusive
 from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
-from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest, is_recorded, record, task_digest
@@ -75,8 +74,7 @@ def evaluate(
             check_pair(request.train, request.val)
     identity = _identity(request)
     context = context_of(request)
-    columns = TargetColumns.found_in(request.test.sites)
-    target = CLASS if columns is None else columns.kind
+    target = CLASS if request.test.target is None else request.test.target.kind
     known_by = _known_by(request, identity)
     rows: list[TaskRow] = []
     skipped: dict[str, str] = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
-from histobench.roi.data.sites import GROUP_LABEL, TilePlaces
+from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.probe_tasks import mean_of_runs, preset_probe
 from histobench.roi.features.feature_file import FeatureSet, check_pair
@@ -44,6 +44,8 @@ class _Patients:
             img_names=tuple(place),
             groups=tuple(place),
             sites={},
+            target=None,
+            places=None,
         )
         return cls(tiles, pooled, patient_of)
 
@@ -102,8 +104,10 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
         patients, found.runs, ABMIL, {**counted, "num_runs": RUNS, "stopped_by": held_out}, tiles
     )
     attention = TileAttention(test.tiles.img_names, test.pooled.img_names, test.patient_of, found.attention)
-    if places := TilePlaces.of(test.tiles.sites, owners_of(test.tiles)):
-        attention = replace(attention, coords=places.coords, slides=places.slides, slide_of=places.slide_of)
+    places = test.tiles.places
+    if places is not None and np.isfinite(places.coords).all(axis=1).any():
+        slides, slide_of = places.numbered(owners_of(test.tiles))
+        attention = replace(attention, coords=places.coords, slides=slides, slide_of=slide_of)
     yield replace(result, attention=attention)
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.sites import TargetColumns
+from histobench.roi.data.targets import TargetColumns
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.patients import mean_features, owners_of
 from histobench.roi.evaluation.probe_tasks import preset_probe
@@ -43,14 +43,17 @@ class _Split:
             groups=self.groups,
             metadata={**features.metadata, "classes": ["0", "1"]},
             sites={},
+            target=None,
+            places=None,
         )
 
     @classmethod
     def tiles(cls, features: FeatureSet, target: TargetColumns, *, by_group: bool) -> _Split:
+        own = features.target
+        if own is None or own.columns != target:
+            raise HistobenchError(f"the features have no column {target.names[0]!r}")
         grouped = by_group and len(set(owners_of(features))) > 1 and any(features.groups or ())
-        rows = ProbeRows(
-            features.embeddings, target.values(features.sites), features.groups if grouped else None
-        )
+        rows = ProbeRows(features.embeddings, own.values, features.groups if grouped else None)
         return cls(rows, features.img_names, features.groups, len(features))
 
     def patients(self, features: FeatureSet, target: TargetColumns) -> _Split | None:
@@ -74,8 +77,8 @@ class _Split:
 def run_target(context: Context) -> Iterable[TaskResult]:
     """The probe of the target's kind on tiles, and on the mean features of patients where there are any."""
     request = context.request
-    target = TargetColumns.found_in(request.test.sites)
-    assert target is not None  # or the task would not apply
+    assert request.test.target is not None  # or the task would not apply
+    target = request.test.target.columns
     by_group = request.options.choose_by == "group"
     parts = {"train": request.train, "val": request.val, "test": request.test}
     given = {name: part for name, part in parts.items() if part is not None}

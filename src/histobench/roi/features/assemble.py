@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.text import check_plain_name
 from histobench.roi.data.roi_dataset import RoiImage
-from histobench.roi.data.sites import site_table
+from histobench.roi.data.sites import TilePlaces, site_table
+from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.transform import TransformSpec
@@ -71,6 +72,7 @@ def assemble(
     dim: int,
     metadata: Mapping[str, Any],
     path: Path,
+    target: TargetColumns | None = None,
 ) -> None:
     """Write the feature file of `images`, whose content hashes are `keys`."""
     remove_leftovers(path.parent, path.name)
@@ -83,6 +85,8 @@ def assemble(
             groups=_groups(images),
             metadata=dict(metadata),
             sites=site_table([image.sites for image in images]),
+            target=Target.of(target, [image.target for image in images]),
+            places=TilePlaces.of([image.place for image in images]),
         )
         save(features, path)
 

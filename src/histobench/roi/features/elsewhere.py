@@ -26,7 +26,8 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, check_plain
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.sites import PLACE_COLUMNS, PLACE_KEYS, as_sites, coordinate, place_sites, site_table
+from histobench.roi.data.sites import PLACE_COLUMNS, Place, TilePlaces, site_table
+from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE, elsewhere_path, label_of
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
@@ -65,12 +66,12 @@ class ForeignPart:
     #: Why it cannot be used; that matters only where the table names it.
     problem: HistobenchError | None = None
 
-    def place(self, row: int) -> dict[str, str]:
-        """Where a row is on its slide, as features keep it; empty where that is not known."""
+    def place(self, row: int) -> Place | None:
+        """Where a row is on its slide; None where that is not known."""
         if self.coords is None:
-            return {}
+            return None
         x, y = self.coords[row].tolist()
-        return place_sites(x, y, self.slides[row] if self.slides else self.slide)
+        return Place(x, y, self.slides[row] if self.slides else self.slide)
 
 
 def find_parts(path: Path) -> list[ForeignPart]:
@@ -196,7 +197,7 @@ def _torch(file: Path) -> ForeignPart:
         raise _bad(file, f"holds a {type(content).__name__} instead of a tensor or named arrays")
     sites = content.get("sites")  # of histobench's own files
     known = sites if isinstance(sites, dict) else {}
-    places = {key.removeprefix("tile:"): known[key] for key in PLACE_KEYS if key in known}
+    places = {name: known[f"tile:{name}"] for name in PLACE_COLUMNS if f"tile:{name}" in known}
     return _named_arrays(file, content, places)
 
 
@@ -405,7 +406,7 @@ def import_features(
     for split, images in found.items():
         if not images:
             continue
-        features = _matched(f"the {split} images of {dataset.name}", images, cache)
+        features = _matched(f"the {split} images of {dataset.name}", images, cache, dataset.target)
         digest = hashlib.sha256(features.embeddings.numpy().tobytes())
         digest.update("\n".join(features.img_names).encode())
         mark = digest.hexdigest()
@@ -532,11 +533,13 @@ def _stem(name: str) -> str:
     return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
 
 
-def _matched(who: str, found: Found, cache: dict[Path, Rows]) -> FeatureSet:
+def _matched(
+    who: str, found: Found, cache: dict[Path, Rows], target: TargetColumns | None = None
+) -> FeatureSet:
     blocks: list[Rows] = []
     names: list[str] = []
     owners: list[RoiImage] = []
-    places: list[dict[str, str]] = []
+    places: list[Place | None] = []
     has_slides = False
     for image, place in found:
         if place is None:
@@ -576,10 +579,10 @@ def _matched(who: str, found: Found, cache: dict[Path, Rows]) -> FeatureSet:
         img_names=tuple(names),
         groups=groups,
         metadata={},
+        sites=site_table([image.sites for image in owners]),
+        target=Target.of(target, [image.target for image in owners]),
         # What the table says of a tile goes before what the file says.
-        sites=site_table(
-            [as_sites({**place, **dict(image.sites)}) for image, place in zip(owners, places, strict=True)]
-        ),
+        places=TilePlaces.of([image.place or place for image, place in zip(owners, places, strict=True)]),
     )
 
 
@@ -634,6 +637,8 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
                 "versions": {"histobench": __version__},
             },
             sites=first.sites,
+            target=first.target,
+            places=first.places,
         )
         target = save_dir / file_name(str(first.metadata.get("dataset")), label, "combined", split)
         save(joined, target)
@@ -678,10 +683,18 @@ def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
         columns[site] = [
             value for features in sets for value in features.sites.get(site, ("",) * len(features))
         ]
-    if {*PLACE_KEYS[:2]} <= set(columns):
-        x, y, slides = (columns.pop(key, []) for key in PLACE_KEYS)
-        columns |= {"x": list(map(coordinate, x)), "y": list(map(coordinate, y))}
-        columns |= {"slide": slides} if slides else {}
+    targets = [features.target for features in sets if features.target is not None]
+    for place, name in enumerate(targets[0].names if targets else ()):
+        key = f"target_{name}" if name in columns else name
+        columns[key] = [value for target in targets for value in target.values[:, place].tolist()]
+    if any(features.places is not None for features in sets):
+        nowhere = [
+            features.places or TilePlaces(np.full((len(features), 2), np.nan), ("",) * len(features))
+            for features in sets
+        ]
+        for axis, name in enumerate("xy"):
+            columns[name] = [value for places in nowhere for value in places.coords[:, axis].tolist()]
+        columns["slide"] = [slide for places in nowhere for slide in places.slides]
     return columns
 
 

@@ -9,7 +9,7 @@ import logging
 import pickle
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, check_plain
+from histobench.roi.data.sites import TilePlaces
+from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 
@@ -42,9 +44,60 @@ class FeatureSet:
     groups: tuple[str, ...] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, tuple[str, ...]] = field(default_factory=dict)  # column -> [n], "" where not known
+    target: Target | None = None  # what is predicted where it is not the label
+    places: TilePlaces | None = None  # coordinates on slides
 
     def __len__(self) -> int:
         return int(self.embeddings.shape[0])
+
+
+#: In a file, coordinates and targets are texts among the sites, under names that begin like this.
+_TILE, _TARGET = "tile:", "target:"
+
+
+def text_columns(features: FeatureSet) -> dict[str, tuple[str, ...]]:
+    """Sites, coordinates and targets as a file keeps them: columns of texts.
+
+    >>> one = Target(TargetColumns("regression", ("age",)), np.array([[61.5]]))
+    >>> text_columns(FeatureSet(torch.zeros(1, 2), torch.zeros(1), ("a",), target=one))
+    {'target:regression:age': ('61.5',)}
+    """
+    columns: dict[str, tuple[str, ...]] = {}
+    if features.places is not None:
+        for name, values in zip("xy", features.places.coords.T.tolist(), strict=True):
+            columns[_TILE + name] = tuple("" if value != value else f"{value:.12g}" for value in values)
+        if any(features.places.slides):
+            columns[f"{_TILE}slide"] = features.places.slides
+    columns |= features.sites
+    if features.target is not None:
+        for name, numbers in zip(features.target.names, features.target.values.T.tolist(), strict=True):
+            columns[f"{_TARGET}{features.target.kind}:{name}"] = tuple(map(repr, numbers))
+    return columns
+
+
+def typed_columns(
+    columns: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, tuple[str, ...]], Target | None, TilePlaces | None]:
+    """What `text_columns` gave, as sites, target and places."""
+    sites = {name: values for name, values in columns.items() if not name.startswith((_TILE, _TARGET))}
+    named = [name for name in columns if name.startswith(_TARGET)]
+    target, places = None, None
+    if named:
+        of = TargetColumns(named[0].split(":")[1], tuple(name.split(":", 2)[2] for name in named))
+        rows = [of.row(cells) for cells in zip(*(columns[name] for name in named), strict=True)]
+        target = Target(of, np.array(rows, dtype=np.float64).reshape(len(rows), len(named)))
+    if {f"{_TILE}x", f"{_TILE}y"} <= columns.keys():
+        cells = [[_coordinate(cell) for cell in columns[_TILE + name]] for name in "xy"]
+        slides = columns.get(f"{_TILE}slide") or ("",) * len(cells[0])
+        places = TilePlaces(np.array(cells, dtype=np.float64).T, slides)
+    return sites, target, places
+
+
+def _coordinate(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
 
 
 def fingerprint_of(*sets: FeatureSet) -> str:
@@ -82,8 +135,8 @@ def save(features: FeatureSet, path: str | Path) -> Path:
         "groups": None if features.groups is None else list(features.groups),
         "metadata": {key: value for key, value in features.metadata.items() if key != SOURCE},
     }
-    if features.sites:
-        content["sites"] = {column: list(values) for column, values in features.sites.items()}
+    if columns := text_columns(features):
+        content["sites"] = {column: list(values) for column, values in columns.items()}
     content[CHECKSUM] = _checksum(content)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
@@ -129,13 +182,19 @@ def load(path: str | Path) -> FeatureSet:
         if length != count:
             raise _bad(path, f"has {count} embeddings but {length} {key}")
     metadata = content.get("metadata")
+    try:
+        places_of_origin, target, places = typed_columns(sites)
+    except HistobenchError as error:
+        raise _bad(path, f"has a wrong target: {error}") from error
     return FeatureSet(
         embeddings=embeddings,
         labels=labels,
         img_names=names if names is not None else tuple(f"image-{row}" for row in range(count)),
         groups=groups,
         metadata={**(metadata if isinstance(metadata, dict) else {}), SOURCE: str(path)},
-        sites=sites,
+        sites=places_of_origin,
+        target=target,
+        places=places,
     )
 
 

@@ -117,7 +117,7 @@ def write_features(
     }
     if facts.origin:
         metadata["origin"] = facts.origin
-    assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path)
+    assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path, target=dataset.target)
     record_set(cache.root, name, metadata, path, len(images))
     return Extraction(
         encoder=facts.name,

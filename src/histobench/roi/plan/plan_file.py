@@ -18,7 +18,7 @@ from histobench.core.records import options_of, schema_of, unknown_key, values_f
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
-from histobench.roi.data.sites import TargetColumns
+from histobench.roi.data.targets import TargetColumns
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of, names_features
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
@@ -215,6 +215,8 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     if public is not None:
         given.setdefault("class2id", public.classes_file)
     given |= values_from(options_of(Origin), values, where)
+    if given.get("root"):
+        given["root"] = str((base / Path(given["root"]).expanduser()).absolute())
     return DatasetEntry(**given)
 
 

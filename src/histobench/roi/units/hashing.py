@@ -250,5 +250,6 @@ def order_of(dataset: RoiDataset) -> str:
     for split in SPLITS:
         for image in dataset.splits.get(split, ()):
             said = [split, str(image.path), image.label, image.name, image.group, list(image.sites)]
+            said += [image.target, image.place] if image.target or image.place else []
             digest.update(json.dumps(said).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -1,0 +1,254 @@
+"""The one table that every reader fills: typed columns, a row of which is an image.
+
+Columns are packed, so that ten million images need about a gigabyte; a `RoiImage` is made when a row is
+looked at. A split is a view of the table: the numbers of its rows.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.data.sites import Place, Sites
+
+Rows = NDArray[np.int64]
+
+
+class RoiImage(NamedTuple):
+    """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12").
+
+    `group` is the patient or slide; `sites` are named columns beside it, such as hospital and scanner.
+    `target` are the numbers that are predicted where it is not the class.
+    """
+
+    path: Path
+    label: int
+    name: str
+    origin: str
+    group: str | None = None
+    sites: Sites = ()
+    target: tuple[float, ...] = ()
+    place: Place | None = None
+
+
+class Texts(Sequence[str]):
+    """Texts that are mostly different, packed into one piece of memory."""
+
+    def __init__(self) -> None:
+        self._data, self._ends = bytearray(), array("q", [0])
+
+    def append(self, text: str) -> None:
+        self._data += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._data))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._data[self._ends[row] : self._ends[row + 1]].decode("utf-8", "surrogateescape")
+
+
+class Categories(Sequence[str | None]):
+    """Texts that repeat: each is kept once, and a row is its number; -1 is None."""
+
+    def __init__(self, rows: int = 0) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._codes = array("i", [-1]) * rows
+
+    def append(self, text: str | None) -> None:
+        if text is None:
+            self._codes.append(-1)
+            return
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self.names)
+            self.names.append(text)
+        self._codes.append(number)
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """The number of the text of each row."""
+        return np.frombuffer(self._codes, dtype=np.intc)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, row: Any) -> Any:
+        code = self._codes[row]
+        return self.names[code] if code >= 0 else None
+
+
+@dataclass
+class ImageColumns:
+    """The columns of a table while it is read, and afterwards; `origin` says where a line is."""
+
+    root: Path
+    origin: Callable[[int], str] | None = None  # None: an image's origin is its path
+    written: Texts = field(default_factory=Texts)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    splits: array[int] = field(default_factory=lambda: array("b"))  # place in SPLITS, -1 for none
+    label_texts: Categories = field(default_factory=Categories)
+    groups: Categories = field(default_factory=Categories)
+    sites: dict[str, Categories] = field(default_factory=dict)
+    target: array[float] = field(default_factory=lambda: array("d"))
+    width: int = 0  # numbers per row of the target
+    coords: array[float] = field(default_factory=lambda: array("d"))
+    slides: Categories = field(default_factory=Categories)
+    labels: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    by_path: bool = False  # names are paths: file names are not unique
+
+    def __len__(self) -> int:
+        return len(self.written)
+
+    def add(
+        self,
+        line: int,
+        split: int,
+        path: str,
+        label: str,
+        group: str | None,
+        sites: Mapping[str, str],
+        target: Sequence[float] = (),
+        place: Place | None = None,
+    ) -> None:
+        """Add a row; `label` is still a text."""
+        for name in sites:
+            if name not in self.sites:
+                self.sites[name] = Categories(len(self))
+        for name, column in self.sites.items():
+            column.append(sites.get(name, ""))
+        if place is not None:
+            missing = 2 * len(self) - len(self.coords)
+            self.coords.extend([np.nan] * missing)
+            for _ in range(missing // 2):
+                self.slides.append(None)
+            self.coords.extend((place.x, place.y))
+            self.slides.append(place.slide)
+        self.written.append(path)
+        self.lines.append(line)
+        self.splits.append(split)
+        self.label_texts.append(label)
+        self.groups.append(group)
+        self.target.extend(target)
+
+    def path(self, row: int) -> Path:
+        written = self.written[row]
+        return Path(os.path.join(self.root, written if self.origin is None else os.path.expanduser(written)))
+
+    def row_origin(self, row: int) -> str:
+        return str(self.path(row)) if self.origin is None else self.origin(self.lines[row])
+
+    def image(self, row: int) -> RoiImage:
+        """A row of the table."""
+        written, path = self.written[row], self.path(row)
+        place = None
+        if 2 * row < len(self.coords) and (slide := self.slides[row]) is not None:
+            place = Place(self.coords[2 * row], self.coords[2 * row + 1], slide)
+        return RoiImage(
+            path,
+            int(self.labels[row]),
+            written if self.by_path else file_name(written),
+            str(path) if self.origin is None else self.origin(self.lines[row]),
+            self.groups[row],
+            tuple((name, column[row] or "") for name, column in self.sites.items()),
+            tuple(self.target[self.width * row : self.width * (row + 1)]),
+            place,
+        )
+
+    def same_names(self) -> bool:
+        """Whether two different files share a file name."""
+        count = len(self)
+        names = np.fromiter((hash(file_name(text)) for text in self.written), np.int64, count)
+        order = np.argsort(names, kind="stable")
+        ties = np.flatnonzero(names[order][1:] == names[order][:-1])
+        return any(
+            self.written[first] != self.written[second]
+            and file_name(self.written[first]) == file_name(self.written[second])
+            for first, second in zip(order[ties].tolist(), order[ties + 1].tolist(), strict=True)
+        )
+
+    def repeated(self) -> Iterator[list[int]]:
+        """The rows of every path that is listed more than once, in their order."""
+        hashes = np.fromiter(map(hash, self.written), np.int64, len(self))
+        order = np.argsort(hashes, kind="stable")
+        bounds = np.flatnonzero(np.concatenate([[True], hashes[order][1:] != hashes[order][:-1], [True]]))
+        for start in np.flatnonzero(np.diff(bounds) > 1).tolist():
+            rows = order[bounds[start] : bounds[start + 1]].tolist()
+            by_path: dict[str, list[int]] = {}
+            for row in rows:
+                by_path.setdefault(self.written[row], []).append(row)
+            yield from (same for same in by_path.values() if len(same) > 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageTable(Sequence[RoiImage]):
+    """Some rows of a table, as a sequence of images."""
+
+    columns: ImageColumns
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> RoiImage: ...
+    @overload
+    def __getitem__(self, index: slice) -> ImageTable: ...
+    def __getitem__(self, index: int | slice) -> RoiImage | ImageTable:
+        if isinstance(index, slice):
+            return replace(self, rows=self.rows[index])
+        return self.columns.image(int(self.rows[index]))
+
+    def __iter__(self) -> Iterator[RoiImage]:
+        for start in range(0, len(self.rows), 65_536):
+            yield from map(self.columns.image, self.rows[start : start + 65_536].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} images>"
+
+    def take(self, rows: Rows) -> ImageTable:
+        """Some of the images, by their places here."""
+        return replace(self, rows=self.rows[rows])
+
+
+def labels_of(images: Sequence[RoiImage]) -> NDArray[np.int64]:
+    """The label of every image."""
+    if isinstance(images, ImageTable):
+        return images.columns.labels[images.rows].astype(np.int64)
+    return np.array([image.label for image in images], dtype=np.int64)
+
+
+def groups_of(images: Sequence[RoiImage]) -> list[str | None]:
+    """The patient or slide of every image."""
+    if isinstance(images, ImageTable):
+        groups = images.columns.groups
+        return [groups[row] for row in images.rows.tolist()]
+    return [image.group for image in images]
+
+
+def file_name(written: str) -> str:
+    """The name of the file at a path.
+
+    >>> file_name("a/1.png"), file_name("a\\\\1.png")
+    ('1.png', '1.png')
+    """
+    # A path written on Windows keeps its backslashes in the table.
+    if "\\" in written:
+        return PureWindowsPath(written).name
+    name = written.rpartition("/")[2]
+    return name if name not in ("", ".", "..") else PurePosixPath(written).name

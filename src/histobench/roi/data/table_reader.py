@@ -1,0 +1,382 @@
+"""Read a table of images, a CSV file or a DataFrame, into typed columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.data.class_map import classes_of, label_reader
+from histobench.roi.data.image_table import ImageColumns, ImageTable, RoiImage
+from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset
+from histobench.roi.data.sites import (
+    PLACE_COLUMNS,
+    Place,
+    check_site_names,
+    sites_in_path,
+    wanted_columns,
+)
+from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
+from histobench.roi.data.tables import COLUMNS, Sheet
+from histobench.roi.data.targets import TargetColumns
+
+_EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
+#: Kinds of problems, in the order in which those of one line are told.
+_KINDS = ("row", "groups", "sites", "label")
+_LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
+_SHARES = "0.7/0.1/0.2"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller asks of a dataset's files, whatever their kind."""
+
+    classes: Sequence[str] | None = None
+    name: str | None = None
+    split: tuple[float, float, float] | None = None
+    group_regex: str | None = None
+    site_regex: str | None = None
+    site_columns: Sequence[str] = ()
+    seed: int = 0
+
+
+@dataclass
+class Collected:
+    """Rows as they are read, and what is wrong with others; `reading` makes the dataset of them."""
+
+    columns: ImageColumns
+    wanted: Wanted
+    target: TargetColumns | None = None
+    problems: list[tuple[int, Problem]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    without_group: list[str] = field(default_factory=list)
+    _unfit: int = 0
+
+    def report(self, line: int, message: str, kind: str = "row", same: str = "", origin: str = "") -> None:
+        """Note what is wrong with a line."""
+        place = origin or (self.columns.origin(line) if self.columns.origin else "")
+        self.problems.append((line, Problem(place, message, kind, same)))
+
+    def add(
+        self,
+        line: int,
+        split: str | None,
+        path: str,
+        label: str,
+        group: str | None,
+        sites: Mapping[str, str],
+        target: Sequence[float] = (),
+        place: Place | None = None,
+    ) -> None:
+        """Add an image; what its path says about group and sites goes before the columns."""
+        if self.wanted.group_regex is not None:
+            group = group_of(path, self.wanted.group_regex)
+            if not group:
+                self._unfit += 1
+                if len(self.without_group) < 3:
+                    self.without_group.append(path)
+        if self.wanted.site_regex is not None:
+            found = sites_in_path(path, self.wanted.site_regex)
+            if found is None:
+                regex = self.wanted.site_regex
+                message = f"`site_regex` {regex!r} finds no site in {path!r}"
+                self.report(line, message, "sites", f"site {regex}", "" if self.columns.origin else path)
+                return
+            sites = {**sites, **found}
+        number = SPLITS.index(split) if split is not None else -1
+        self.columns.add(line, number, path, label, group, sites, target, place)
+
+    def reading(self, name: str, *, column: str = "label") -> Reading:
+        """The dataset, with what is wrong beside it."""
+        columns, wanted = self.columns, self.wanted
+        self._check_groups()
+        texts = columns.label_texts
+        counts = np.bincount(texts.codes, minlength=len(texts.names)) if len(texts) else np.zeros(0, int)
+        if wanted.classes is not None:
+            classes = tuple(wanted.classes)
+        else:
+            classes = classes_of(texts.names, column=column, count=int(counts.sum()))
+        read = label_reader(texts.names, classes)
+        ids = np.full(len(texts.names), -1, dtype=np.int32)
+        for code, text in enumerate(texts.names):
+            try:
+                ids[code] = read(text)
+            except HistobenchError as error:
+                for row in np.flatnonzero(texts.codes == code).tolist():
+                    self.report(columns.lines[row], str(error), "label", origin=columns.row_origin(row))
+        columns.labels = ids[texts.codes] if len(texts) else ids
+        columns.by_path = columns.same_names()
+        kept = columns.labels >= 0
+        self._drop_repeated(kept, classes)
+        self._check_target(kept)
+        rows = np.flatnonzero(kept)
+        splits = np.frombuffer(columns.splits, dtype=np.int8) if len(columns) else np.zeros(0, np.int8)
+        found: Mapping[str, Sequence[RoiImage]]
+        if wanted.split is not None:
+            found = split_images(ImageTable(columns, rows), wanted.split, seed=wanted.seed)
+        else:
+            parts = {word: rows[splits[rows] == place] for place, word in enumerate(SPLITS)}
+            found = {word: ImageTable(columns, part) for word, part in parts.items() if len(part)}
+        problems = sorted(self.problems, key=lambda item: (item[0], _KINDS.index(item[1].kind)))
+        dataset = RoiDataset(wanted.name or name, classes, found, self.target, tuple(self.notes))
+        return Reading(dataset, tuple(problem for _, problem in problems), tuple(self.warnings))
+
+    def _check_groups(self) -> None:
+        """Refuse an expression that does not fit every path, with examples of what it finds."""
+        if not self._unfit:
+            return
+        regex, written, groups = self.wanted.group_regex, self.columns.written, self.columns.groups
+        examples = [f"{path!r}: nothing" for path in self.without_group]
+        fit = next((row for row in range(len(written)) if groups[row]), None)
+        if fit is not None:
+            examples = [*examples[:2], f"{written[fit]!r}: {groups[fit]!r}"]
+        raise HistobenchError(
+            f"`group_regex` {regex!r} finds no group in {self._unfit:,} of {len(written):,} paths. What it "
+            "finds: " + "; ".join(examples)
+        )
+
+    def _drop_repeated(
+        self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]], classes: Sequence[str]
+    ) -> None:
+        """Count an image once that is listed twice; two labels are an error that names both rows."""
+        columns = self.columns
+        dropped, first_again = 0, ""
+        for same in columns.repeated():
+            rows = [row for row in same if kept[row]]
+            for place, row in enumerate(rows[1:], start=1):
+                other = next(
+                    (one for one in rows[:place] if columns.labels[one] != columns.labels[row]), None
+                )
+                if other is not None:
+                    one, two = (classes[columns.labels[each]] for each in (row, other))
+                    message = (
+                        f"{columns.written[row]} is labeled {one} here and {two} at "
+                        f"{columns.row_origin(other)}; keep one of the rows"
+                    )
+                    self.report(columns.lines[row], message, "label", "two labels", columns.row_origin(row))
+                elif any(columns.splits[one] == columns.splits[row] for one in rows[:place]):
+                    dropped += 1
+                    first_again = first_again or columns.row_origin(row)
+                    kept[row] = False
+        if dropped:
+            what = "row lists" if dropped == 1 else "rows list"
+            message = f"{dropped:,} {what} an image again; each image counts once"
+            self.warnings.append(Problem(first_again, message))
+
+    def _check_target(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        if self.target is None or any(problem.kind == "label" for _, problem in self.problems):
+            return
+        values = np.frombuffer(self.columns.target, dtype=np.float64).reshape(-1, self.columns.width)
+        wrong = self.target.problem(values[kept])
+        if wrong:
+            self.report(1, wrong, "label")
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The columns that the caller names: of images, labels, groups and splits."""
+
+    image: str | None = None
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """Which columns of a table, or of one split of a wide table, hold what."""
+
+    split_word: str | None
+    image: str
+    label: str | None
+    split: str | None
+    group: str | None
+    sites: tuple[tuple[str, str], ...]  # (site, column)
+    target: tuple[str, ...]
+    places: tuple[str, ...]
+    #: A column that is asked for and missing, of a split that may have no images.
+    missing: HistobenchError | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        one = [self.image, self.label, self.split, self.group]
+        return (*(name or "" for name in one), *(name for _, name in self.sites), *self.target, *self.places)
+
+
+def read_table(
+    sheet: Sheet,
+    wanted: Wanted,
+    name: str,
+    *,
+    columns: ColumnNames,
+    target: TargetColumns | None = None,
+    root: Path | None = None,
+) -> Reading:
+    """Read every row that can be read and collect what is wrong with the others.
+
+    Paths are absolute, or relative to the table or to `root`. Without `classes` they come from the labels.
+    A table without splits is split by the shares of `split`, whole groups at a time. With a `target` its
+    columns are read instead of labels.
+    """
+    check_site_names(wanted.site_columns)
+    rows = ImageColumns(root or sheet.base, sheet.origin, width=len(target.names) if target else 0)
+    found = Collected(rows, wanted, target)
+    roles = _roles(sheet, wanted, columns, target)
+    found.notes.append(_described(sheet, roles[0]))
+    used = list(dict.fromkeys(name for role in roles for name in role.names if name))
+    places = [[used.index(name) if name else -1 for name in role.names] for role in roles]
+    for line, cells in sheet.rows(used):
+        if cells is None:
+            found.report(line, f"more cells than the header has ({len(sheet.header)})")
+            continue
+        for role, where in zip(roles, places, strict=True):
+            _add_row(found, role, line, [cells[place] if place >= 0 else "" for place in where])
+    if not len(rows) and not found.problems:
+        raise HistobenchError(f"{sheet.called} lists no images")
+    if target is not None:
+        found.wanted = Wanted(**{**vars(wanted), "classes": (target.kind,)})
+    return found.reading(name, column=roles[0].label or "label")
+
+
+def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) -> None:
+    """Add the image of a row, or report what is wrong with it."""
+    path, label, split, group = cells[:4]
+    word, target = role.split_word, found.target
+    if word is not None and path in _EMPTY and label in _EMPTY:
+        return  # the columns of another split are longer
+    if role.missing is not None:
+        raise role.missing
+    if role.split is not None:
+        word = SPLIT_WORDS.get(split.lower())
+        if word is None:
+            found.report(line, f"split {split!r} is not train, val or test" if split else "no split")
+            return
+    if path in _EMPTY:
+        found.report(line, f"no {role.image}", same="no path")
+        return
+    if role.label is not None and label in _EMPTY:
+        found.report(line, f"{path} has no {role.label}")
+        return
+    if "\n" in path or "\r" in path:
+        found.report(line, f"{role.image} goes over several lines; is a quote left open?")
+        return
+    sited, end = 4 + len(role.sites), 4 + len(role.sites) + len(role.target)
+    sites = {
+        name: "" if cell in _EMPTY else cell
+        for (name, _), cell in zip(role.sites, cells[4:sited], strict=True)
+    }
+    values: Sequence[float] = ()
+    if target is not None:
+        label = target.kind
+        try:
+            values = target.row(cells[sited:end])
+        except HistobenchError as error:
+            same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
+            found.report(line, f"{path}: {error}", "label", same)
+            return
+    place = _place(cells[end:]) if role.places else None
+    found.add(line, word, path, label, None if group in _EMPTY else group, sites, values, place)
+
+
+def _place(cells: Sequence[str]) -> Place:
+    x, y, slide = (*cells, "")[:3]
+    return Place(_coordinate(x), _coordinate(y), "" if slide in _EMPTY else slide)
+
+
+def _coordinate(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
+def _roles(sheet: Sheet, wanted: Wanted, asked: ColumnNames, target: TargetColumns | None) -> list[_Roles]:
+    """The columns of a table with columns for each split, or with a row for each image."""
+    header = sheet.header
+    words = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
+    if words and asked.image is None:
+        if wanted.split is not None:
+            raise HistobenchError(f"{sheet.called} says itself what is train and test; leave out `split`")
+        return [_role(sheet, wanted, asked, target, word) for word in words]
+    role = _role(sheet, wanted, asked, target, None)
+    if wanted.split is not None and role.split is not None:
+        raise HistobenchError(f"{sheet.called} has a split column; leave out `split`, or remove the column")
+    if wanted.split is None and role.split is None:
+        raise HistobenchError(
+            f"{sheet.called} has no split column; add one (train, val or test), name it with `split_column`, "
+            f"or give shares: `split` {_SHARES}"
+        )
+    return [role]
+
+
+def _role(
+    sheet: Sheet, wanted: Wanted, asked: ColumnNames, target: TargetColumns | None, word: str | None
+) -> _Roles:
+    start = f"{word}_" if word else ""
+    header = sheet.header
+    usual = {**COLUMNS, "image": ("path",)} if word else COLUMNS
+
+    missing = None
+
+    def column(kind: str, *, needed: bool) -> str | None:
+        nonlocal missing
+        own = getattr(asked, kind)
+        names = (own.lower(),) if own else usual[kind]
+        found = next((f"{start}{name}" for name in names if f"{start}{name}" in header), None)
+        if found is None and (own or needed):
+            missing = _missing(sheet, f"{start}{names[0]}", f"{kind}_column" if not own else "", kind)
+            if kind != "group" or not word:
+                raise missing
+        return found
+
+    for name in (*wanted.site_columns, *(target.names if target else ())):
+        if f"{start}{name.lower()}" not in header:
+            raise _missing(sheet, f"{start}{name.lower()}", "", "")
+    there = [name.removeprefix(start) for name in header if name.startswith(start)]
+    places = PLACE_COLUMNS if {"x", "y"} <= set(there) else ()
+    taken = [getattr(asked, kind) for kind in ("image", "label", "split", "group")]
+    sites = [name for name in wanted_columns(there, wanted.site_columns) if name not in taken]
+    image = column("image", needed=True)
+    assert image is not None
+    label = None if target else column("label", needed=True)
+    split, group = None if word else column("split", needed=False), column("group", needed=False)
+    return _Roles(
+        word,
+        image,
+        label,
+        split,
+        group,
+        tuple((name, f"{start}{name}") for name in sites),
+        tuple(f"{start}{name}" for name in target.names) if target else (),
+        tuple(f"{start}{name}" for name in places if name in there),
+        missing,
+    )
+
+
+def _missing(sheet: Sheet, column: str, option: str, kind: str) -> HistobenchError:
+    shown = ", ".join(name for name in sheet.header[:12] if name)
+    shown += f", ... ({len(sheet.header)} in all)" if len(sheet.header) > 12 else ""
+    has = f"it has: {shown}" if shown else "it has no columns"
+    near = did_you_mean(column, sheet.header)
+    near = f"; {near}" if near.startswith("did you mean") else ""
+    others = ", ".join(COLUMNS[kind][1:]) if option and not column.startswith(SPLITS) else ""
+    nor = f" (nor {others})" if others else ""
+    advice = f"; name it with `{option}`" if option else ""
+    layouts = f" (expected columns: {_LAYOUTS})" if option and len(sheet.header) == 1 else ""
+    return HistobenchError(f"{sheet.called} has no column {column!r}{nor}; {has}{near}{advice}{layouts}")
+
+
+def _described(sheet: Sheet, role: _Roles) -> str:
+    """Which columns were taken for what, in one line."""
+    parts = [f"images from {role.image!r}"]
+    parts += [
+        f"{what} from {name!r}" for what, name in (("labels", role.label), ("splits", role.split)) if name
+    ]
+    parts += [f"target from {', '.join(map(repr, role.target))}"] if role.target else []
+    parts += [f"patients or slides (groups) from {role.group!r}" if role.group else "no column with groups"]
+    return f"{Path(sheet.called).name}: " + ", ".join(parts)
