@@ -131,12 +131,12 @@ def save(features: FeatureSet, path: str | Path) -> Path:
     content: dict[str, Any] = {
         "embeddings": features.embeddings,
         "labels": features.labels,
-        "img_names": list(features.img_names),
-        "groups": None if features.groups is None else list(features.groups),
+        "img_names": _apart(features.img_names),
+        "groups": None if features.groups is None else _apart(features.groups),
         "metadata": {key: value for key, value in features.metadata.items() if key != SOURCE},
     }
     if columns := text_columns(features):
-        content["sites"] = {column: list(values) for column, values in columns.items()}
+        content["sites"] = {column: _apart(values) for column, values in columns.items()}
     content[CHECKSUM] = _checksum(content)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
@@ -147,6 +147,11 @@ def save(features: FeatureSet, path: str | Path) -> Path:
             # torch turns a full disk into an error of its own.
             raise (watched.error or OSError(None, "the file cannot be written")) from None
     return Path(path)
+
+
+def _apart(texts: Sequence[str]) -> list[str]:
+    """The texts as objects of their own: pickle writes an object that it has seen in another way."""
+    return [text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass") for text in texts]
 
 
 def load(path: str | Path) -> FeatureSet:
