@@ -439,7 +439,7 @@ def status_command(args: argparse.Namespace) -> int:
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
         console.print(f"at work: {hosts}", soft_wrap=True)
-    jobs = queued(folder) if folder and status.engine == "slurm" else {}
+    jobs = queued(folder) if folder else {}
     if jobs:
         told = ", ".join(f"{count} {name}" for name, count in jobs.items())
         console.print(f"Slurm tasks queued or running: {told}", soft_wrap=True)

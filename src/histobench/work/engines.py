@@ -382,6 +382,8 @@ def remove_keys(folder: RunFolder) -> None:
 
 def queued(folder: RunFolder) -> dict[str, int]:
     """Return the steps of a run that are queued or running, with their tasks."""
+    if folder.engine != "slurm":
+        return {}
     names = {clusters.job_name(step, folder.path): step for step in STEPS}
     found: Counter[str] = Counter()
     for (name, _), tasks in clusters.queued_jobs(list(names)).items():

@@ -240,6 +240,13 @@ class RunFolder:
         """What was asked for, as plain values."""
         return read_note(self.path / PLAN) or {}
 
+    @property
+    def engine(self) -> str:
+        """Return the name of the engine that the run was planned for; empty where that is not known."""
+        with contextlib.suppress(HistobenchError):
+            return str(self.plan.get("engine", ""))
+        return ""
+
     def units(self) -> list[Unit]:
         """Every unit that is known by now, in the order in which one worker would do them."""
         if self._units is None:

@@ -6,7 +6,9 @@ import gzip
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.core.http import RetryPolicy
 from histobench.mint.agents.agent_spec import PROVIDERS
-from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.answer_cache import AnswerCache, AnswerFiles
 from histobench.mint.agents.client import Endpoint
-from histobench.mint.agents.completion import ProviderError, Sampling, Usage
+from histobench.mint.agents.completion import Completion, ProviderError, Sampling, Usage
 from histobench.mint.agents.costs import CostTracker
 from histobench.mint.agents.factory import Terms, open_player
 from histobench.mint.agents.prices import Price
@@ -343,3 +345,27 @@ def test_an_answer_without_end_is_refused_in_one_line(
             connect().ask(HISTORY)
         assert "\n" not in str(caught.value)
     assert len(server.requests) == 2  # asking again would fetch it all again
+
+
+def test_processes_that_share_answers_ask_each_request_once(tmp_path: Path) -> None:
+    """Each thread has a cache of its own, as each process has."""
+    asked: list[str] = []
+
+    def ask(key: str) -> str:
+        cache = AnswerFiles(tmp_path)
+        with cache.asking(key):
+            known = cache.find(key)
+            if known is None:
+                asked.append(key)
+                time.sleep(0.05)
+                known = Completion("yes", Usage(1, 2), "stop")
+                cache.add(key, known, 0.5)
+        return known.text
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(ask, ["ab12", "cd34"] * 8)) == {"yes"}
+    assert sorted(asked) == ["ab12", "cd34"]
+    assert AnswerFiles(tmp_path).spent() == 1.0
+    found = AnswerFiles(tmp_path).find("ab12")
+    assert found is not None
+    assert found.cached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,13 +18,14 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
+from histobench.cli.mint import INCOMPLETE
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.costs import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs import episode_queue
 from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.episode_queue import PendingEpisode, _play, _Progress, place_of, run_episode
+from histobench.mint.runs.episode_queue import PendingEpisode, _play_alone, _Progress, place_of, run_episode
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
@@ -139,6 +141,17 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
     assert sorted(played) == sorted(map(str, range(EPISODES)))
 
 
+def test_two_runs_in_one_folder_play_every_episode_once(options: RunOptions, script: Any) -> None:
+    """As after a submission that was killed, and repeated on a machine that cannot ask Slurm."""
+    runs = [plan_parts(options, parts) for parts in (1, 2)]
+    program = "import sys; from histobench.cli.main import main; sys.exit(main())"
+    workers = [subprocess.Popen([sys.executable, "-c", program, *run.worker_arguments()]) for run in runs]
+    assert all(worker.wait(timeout=600) in (0, INCOMPLETE) for worker in workers)
+    files = find_result_files(runs[0].results)
+    stored = [json.loads(line)["task"]["task_id"] for file in files for line in file.read_text().splitlines()]
+    assert sorted(map(str, stored)) == sorted(map(str, range(EPISODES)))
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_ended(
     is_told: bool, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +172,7 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
     told = threading.Timer(0.05, lambda: state.stop("SIGTERM", broken_off=True))
     if is_told:
         told.start()
-    _play(episode, shared, state)
+    _play_alone(episode, shared, state)
     told.cancel()
     assert len(kept) == (0 if is_told else 1)
 
@@ -356,7 +369,7 @@ def test_where_nothing_is_left_to_play_no_part_waits(
 def test_jobs_that_are_queued_count_as_workers(
     squeue: str, said: str | None, options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = plan_parts(options, 2)
+    run = plan_parts(options, 2, engine="slurm")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
     (tmp_path / "bin" / "squeue").chmod(0o755)

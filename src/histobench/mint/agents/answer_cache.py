@@ -7,11 +7,14 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from histobench.core.claim import exclusive
 from histobench.core.errors import HistobenchError
+from histobench.core.files import create_json, files_below, read_note
 from histobench.core.folders import is_shared
 from histobench.core.plain_data import parse_json
 from histobench.mint.agents.completion import Completion, Receipt, Sampling, Usage
@@ -47,35 +50,17 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise HistobenchError(f"cannot read the cache of answers {self._path}: {error}") from error
         try:
-            answer = parse_json(row[0]) if row is not None else None
-            if answer is None:
-                return None
-            parts = tuple(part_from_record(part) for part in answer.get("parts") or ())
-            receipt = answer.get("receipt")
-            return Completion(
-                answer["text"],
-                Usage(**answer["usage"]),
-                answer["finish"],
-                cached=True,
-                discarded=Usage(**answer.get("discarded") or {}),
-                parts=parts,
-                receipt=Receipt(**receipt) if receipt else None,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # a damaged answer is asked for again
+            return _completion(parse_json(row[0])) if row is not None else None
+        except ValueError:
+            return None
+
+    def asking(self, key: str) -> AbstractContextManager[None]:
+        """Ask the request of this key inside; nobody else asks the same meanwhile."""
+        return nullcontext()  # one process asks each once
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
-        answer: dict[str, Any] = {
-            "text": completion.text,
-            "finish": completion.finish,
-            "usage": asdict(completion.usage),
-        }
-        if completion.receipt:
-            answer["receipt"] = asdict(completion.receipt)
-        if completion.discarded.total_tokens:
-            answer["discarded"] = asdict(completion.discarded)
-        if completion.parts:
-            answer["parts"] = [part_record(part, inline=True) for part in completion.parts]
+        """Store an answer, and what it cost."""
+        answer = _record(completion)
         row = (key, json.dumps(answer), cost)
         try:
             with self._lock, self._database:
@@ -92,6 +77,71 @@ class AnswerCache:
         """Let go of the file."""
         with self._lock:
             self._database.close()
+
+
+class AnswerFiles(AnswerCache):
+    """The same for several processes, perhaps on several machines: a folder with one file per answer.
+
+    Databases are not safe on every shared disk; a file that is created exclusively is. A request that another
+    process is asking is waited for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: str) -> Completion | None:
+        """Return the stored answer to a request."""
+        return _completion((read_note(self._file(key)) or {}).get("answer"))
+
+    def asking(self, key: str) -> AbstractContextManager[None]:
+        """Ask the request of this key inside; nobody else asks the same meanwhile."""
+        return nullcontext() if self._file(key).exists() else exclusive(self._file(key).with_suffix(".lock"))
+
+    def add(self, key: str, completion: Completion, cost: float | None) -> None:
+        """Store an answer, and what it cost."""
+        create_json(self._file(key), {"answer": _record(completion), "cost": cost})
+
+    def spent(self) -> float:
+        """What all stored answers cost, as far as it is known."""
+        return sum((read_note(path) or {}).get("cost") or 0.0 for path in files_below(self._folder, ".json"))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _file(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
+
+
+def _record(completion: Completion) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "text": completion.text,
+        "finish": completion.finish,
+        "usage": asdict(completion.usage),
+    }
+    if completion.receipt:
+        answer["receipt"] = asdict(completion.receipt)
+    if completion.discarded.total_tokens:
+        answer["discarded"] = asdict(completion.discarded)
+    if completion.parts:
+        answer["parts"] = [part_record(part, inline=True) for part in completion.parts]
+    return answer
+
+
+def _completion(answer: Any) -> Completion | None:
+    """What `_record` made; a damaged answer is asked for again."""
+    try:
+        receipt = answer.get("receipt")
+        return Completion(
+            answer["text"],
+            Usage(**answer["usage"]),
+            answer["finish"],
+            cached=True,
+            discarded=Usage(**answer.get("discarded") or {}),
+            parts=tuple(part_from_record(part) for part in answer.get("parts") or ()),
+            receipt=Receipt(**receipt) if receipt else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def request_key(

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -123,14 +124,16 @@ class Endpoint:
         if sampling.last_grammar and LAST_STEP in messages[-1].content:
             sampling = replace(sampling, grammar=sampling.last_grammar)
         key = request_key(self._identity, self.api.model, messages, sampling, sample, functions)
-        known = self._cache.find(key) if self._cache else None
-        if known is not None:
-            return known
-        worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
-        completion = self.deliver(Question(messages, sampling, functions, deadline, worst))
-        if self._cache:
-            self._cache.add(key, completion, self.cost(completion))
-        return completion
+        with self._cache.asking(key) if self._cache else nullcontext():
+            known = self._cache.find(key) if self._cache else None
+            if known is not None:
+                return known
+            bound = most_tokens or self.bound(messages, functions)
+            worst = self.price.worst(*bound) if self.price else None
+            completion = self.deliver(Question(messages, sampling, functions, deadline, worst))
+            if self._cache:
+                self._cache.add(key, completion, self.cost(completion))
+            return completion
 
     def bound(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
 import time
@@ -9,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.claim import try_claim
+from histobench.core.files import create_json
 from histobench.mint.agents.agent import Player
 from histobench.mint.agents.agent_spec import AgentSpec
 from histobench.mint.agents.completion import ProviderError, Sampling
@@ -19,7 +22,7 @@ from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import EpisodeStoppedError, RunContext, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
-from histobench.mint.runs.writers import Writer, finished_by_writers
+from histobench.mint.runs.writers import CLAIMS, Writer, finished_by_writers
 from histobench.mint.tasks.base import CheckerError, Task
 
 #: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
@@ -45,6 +48,13 @@ class PendingEpisode:
     store: CellStore
     player: Player
     expert: Player | None
+    #: Where several processes play: held by the one that plays this episode, whichever run it is of.
+    claim: Path | None = None
+
+    @property
+    def done(self) -> Path | None:
+        """Where it is noted that a process has played this episode."""
+        return self.claim.with_suffix(".done") if self.claim else None
 
 
 @dataclass(frozen=True)
@@ -195,10 +205,17 @@ class Run:
                 if expert is not None and expert.spec is not None:
                     adviser = self._player(expert.spec, expert.sampling, as_expert=True)
                 self.pending += [
-                    PendingEpisode(planned, task, repeat, store, player, adviser) for task in missing
+                    PendingEpisode(planned, task, repeat, store, player, adviser, self._claim(place, task))
+                    for task in missing
                 ]
         self.counter = EpisodeCounter(total)
         self.counter.add_earlier(successes, failures)
+
+    def _claim(self, place: str, task: Task) -> Path | None:
+        if self._writer is None:
+            return None
+        name = hashlib.sha256(f"{place}/{task.task_id}".encode()).hexdigest()[:20]
+        return self._writer.output / CLAIMS / f"{name}.json"
 
     def _player(self, spec: AgentSpec, sampling: Sampling, *, as_expert: bool) -> Player:
         key = (spec, sampling, as_expert)
@@ -288,13 +305,40 @@ def _work(work: queue.SimpleQueue[PendingEpisode], shared: RunContext, state: _P
         except queue.Empty:
             return
         try:
-            _play(episode, shared, state)
+            _play_alone(episode, shared, state)
         except BaseException as error:  # a defect or a full disk: the whole run ends with it
             state.defect = state.defect or error
             state.stop(str(error), broken_off=True)
 
 
-def _play(episode: PendingEpisode, shared: RunContext, state: _Progress) -> None:
+def _play_alone(episode: PendingEpisode, shared: RunContext, state: _Progress) -> None:
+    """Play an episode that no other process plays, or has played since this one began.
+
+    Jobs of two runs may be at work in one folder: a submission that was killed and repeated.
+    """
+    if episode.claim is None or episode.done is None:
+        _play(episode, shared, state, lambda: True)
+        return
+    claim = try_claim(episode.claim)
+    if claim is None:
+        return
+    try:
+        if episode.done.exists() and (success := _played_elsewhere(episode)) is not None:
+            state.finished(success=success, tokens=0)
+        elif _play(episode, shared, state, claim.holds):
+            create_json(episode.done, {})
+    finally:
+        claim.release()
+
+
+def _played_elsewhere(episode: PendingEpisode) -> bool | None:
+    assert episode.claim is not None
+    output, place = episode.claim.parents[2], place_of(episode.planned.cell, episode.repeat)
+    return finished_by_writers(output, place, and_alone=True).get(str(episode.task.task_id))
+
+
+def _play(episode: PendingEpisode, shared: RunContext, state: _Progress, holds: Callable[[], bool]) -> bool:
+    """Play an episode and store it, if that `holds`; return whether it is stored."""
     from histobench.mint.alfworld.simulator import SimulatorError
     from histobench.mint.sandbox.zygote_process import SandboxError
 
@@ -309,18 +353,21 @@ def _play(episode: PendingEpisode, shared: RunContext, state: _Progress) -> None
             expert=episode.expert,
         )
     except EpisodeStoppedError:
-        return
+        return False
     except CostLimitError as error:
         state.stop(str(error))
-        return
+        return False
     except (ProviderError, SimulatorError, SandboxError, CheckerError) as error:
         if not shared.stopping.is_set():
             state.failed(episode, error)
-        return
+        return False
     if not finished.success and (state.broken_off or shared.pool.is_lost_since(sandbox)):
         # Whoever ended the run may have ended its sandbox first, and this process will be told in a moment.
         shared.stopping.wait(LAST_WORDS)
         if state.broken_off:
-            return
+            return False
+    if not holds():  # taken for dead, and another process plays it
+        return False
     episode.store.add(finished.episode, finished.details, finished.images)
     state.finished(success=finished.success, tokens=finished.usage.total_tokens)
+    return True

@@ -14,7 +14,7 @@ from histobench.core.http import RetryPolicy
 from histobench.mint import sandbox
 from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
-from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.answer_cache import AnswerCache, AnswerFiles
 from histobench.mint.agents.costs import CostTracker, Ledger
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
 from histobench.mint.agents.prices import Price, find_price, read_prices
@@ -207,9 +207,10 @@ def open_terms(
                     f"`{limits[0]}` needs the price of {spec.target}; write `{spec.target}: [read, written]` "
                     "(dollars per million tokens) to a file and give it with `prices`"
                 )
-    place = output if writer is None else writer.folder  # a file of answers has one writer
-    kept = options.cache if writer is None else None
-    cache = None if options.cache == "none" else AnswerCache(kept or place / ANSWERS)
+    cache = None
+    if options.cache != "none":
+        kept = options.cache or output / ANSWERS
+        cache = AnswerCache(kept) if writer is None else AnswerFiles(output / WRITERS / "answers")
     for name in ("rpm", "tpm"):
         if (value := getattr(options, name)) is not None and not value > 0:
             raise HistobenchError(f"`{name}` must be more than 0, not {value}")

@@ -3,8 +3,8 @@
     OUTPUT/writers/2of8-3fa1c07e/             what one process has played, laid out as OUTPUT itself
     OUTPUT/writers/2of8-3fa1c07e/spent.json   the dollars it has paid so far
 
-Whoever reads OUTPUT reads the writers' folders with it. Where a worker is taken for dead and is not, two
-processes may play the same episode, which is read once.
+Whoever reads OUTPUT reads the writers' folders with it. An episode is claimed while it is played, so that two
+runs do not pay for it twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from histobench.work.run_folder import RunFolder, holders_of
 SPENT = "spent.json"
 #: Where runs that workers share are, below the results.
 RUNS = "writers/runs"
+#: Held by processes that play an episode, for all runs below the results.
+CLAIMS = "writers/claims"
 #: Held by the command that begins such a run, until its workers can be seen.
 BEGINNING = "writers/beginning.json"
 
@@ -106,7 +108,7 @@ def check_alone(output: Path) -> None:
                 f"{output} is being played by {len(at_work)} workers, such as {named}; wait for them, or "
                 "give another `output`"
             )
-    names = [clusters.job_name(AGENTS, run.path) for run in runs]
+    names = [clusters.job_name(AGENTS, run.path) for run in runs if run.engine == "slurm"]
     for (_, job), tasks in (clusters.queued_jobs(names, strict=True) if names else {}).items():
         raise HistobenchError(
             f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"

@@ -22,7 +22,7 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
     last = RoiRun.latest(results)
     if last is None or not at_work(last):
         return
-    engine, other = plan["engine"], last.plan.get("engine")
+    engine, other = plan["engine"], last.engine
     if engine != other:
         raise HistobenchError(
             f"{results} is being written by a run with `engine` {other}: wait for it (histobench status "
@@ -116,7 +116,7 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
             not_staged.update([note["not_staged"]] if note.get("not_staged") else [])
     return Status(
         folder.path,
-        str(folder.plan.get("engine", "")),
+        folder.engine,
         tuple(
             EncoderStatus(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
             for (dataset, encoder), (found, reasons) in cells.items()
