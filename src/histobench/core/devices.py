@@ -61,6 +61,18 @@ def device_name(device: str) -> str:
     return kind.type.upper()
 
 
+def cpu_kind() -> str:
+    """What has to be the same on two CPUs for the same bits: the family, and the instructions that are used.
+
+    ATEN_CPU_CAPABILITY makes PyTorch use those of an older CPU.
+    """
+    import platform
+
+    import torch
+
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

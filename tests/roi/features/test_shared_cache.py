@@ -104,3 +104,32 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
     assert encoder.images == 81
     for stored in load_runs(tmp_path / "r"):
         assert len(stored.predictions) == 27
+
+
+def test_rows_of_cpus_of_two_kinds_are_kept_apart_and_older_rows_are_used(
+    make_dataset: Make,
+    encoder_file: Path,
+    tmp_path: Path,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = make_dataset(6)
+
+    def computed(kind: str) -> tuple[int, set[str]]:
+        monkeypatch.setattr("histobench.roi.features.feature_extraction.cpu_kind", lambda: kind)
+        encoder = create_encoder(f"{encoder_file}:Tiny")
+        done = extract(dataset, encoder, tmp_path / kind, device="cpu", num_workers=0)
+        return sum(item.computed for item in done), {item.fingerprint for item in done}
+
+    count, first = computed("x86_64 AVX512")
+    assert count > 0
+    again, second = computed("x86_64 AVX2")
+    assert again == count
+    assert first.isdisjoint(second)
+    assert computed("x86_64 AVX512") == (0, first)
+    assert computed("x86_64 AVX2") == (0, second)
+    for note in own_cache.rglob("cpu.json"):  # as earlier versions left it
+        note.unlink()
+    assert computed("x86_64 AVX512") == (0, first)
+    assert "assumed to be x86_64 AVX512" in caplog.text

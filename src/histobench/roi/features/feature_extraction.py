@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from histobench.core.claim import exclusive
-from histobench.core.devices import resolve_device
+from histobench.core.devices import cpu_kind, resolve_device
 from histobench.core.errors import HistobenchError, InterruptedWorkError
 from histobench.core.files import check_writable
 from histobench.core.folders import cache_dir, local_dir
@@ -228,14 +228,18 @@ class _Run:
         kind = torch.device(self.device).type
         exact = describe_encoder(encoder, precision=precision, numerics=f"exact on {kind}")
         fast = describe_encoder(encoder, precision=precision, numerics="fast")
-        cache = RowCache(self.root, exact if self.settings.is_exact(precision) else fast)
+        cache = self._cache(exact if self.settings.is_exact(precision) else fast)
         if precision == "fp32" and self.settings.compile == "auto" and is_cached(self.root, exact):
-            known = RowCache(self.root, exact)  # serves, if it has all images
+            known = self._cache(exact)  # serves, if it has all images
             cache = cache if self._missing(known, inventory) else known
         images = feature_set_fingerprint("", sorted(inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
         return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
+
+    def _cache(self, description: Mapping[str, Any]) -> RowCache:
+        cache = RowCache(self.root, description)
+        return _of_this_cpu(cache) if torch.device(self.device).type == "cpu" else cache
 
     @contextmanager
     def _alone(self, states: Sequence[EncoderState], inventory: HashInventory) -> Iterator[None]:
@@ -518,3 +522,19 @@ class _Run:
 
     def _path(self, encoder: BasePatchEncoder, split: str) -> Path:
         return self.save_dir / feature_file(self.dataset.name, encoder, split)
+
+
+def _of_this_cpu(cache: RowCache) -> RowCache:
+    """Return the cache, if rows of this kind of CPU belong there; else one for this kind alone.
+
+    The first kind that computes has the cache that other devices use too. Rows from before kinds were
+    recorded count as those of the first that comes.
+    """
+    here = cpu_kind()
+    try:
+        if cache.rows and not cache.decision("cpu"):
+            log.warning("%s: the kind of CPU was not recorded; assumed to be %s", cache.folder, here)
+        first = cache.decide_once("cpu", {"kind": here})["kind"]
+    except (HistobenchError, KeyError):  # mounted read-only: nothing is added
+        return cache
+    return cache if first == here else RowCache(cache.root, {**cache.description, "cpu": here})

@@ -147,6 +147,10 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
     """What a run has done, from the outputs of its units."""
     folder.refresh()
     outcome = PlanOutcome(results, folder)
+    outputs = (folder.output(unit.id) or {} for unit in folder.units())
+    cpus = sorted({str(output["cpu"]) for output in outputs if "cpu" in output})
+    if len(cpus) > 1:
+        log.warning("CPUs of several kinds: %s; numbers can differ in their last bits", ", ".join(cpus))
     for unit in folder.units():
         if unit.kind in ("compare", REPORT):  # what is missing of these is made where all is put together
             continue

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from histobench.core.devices import cpu_kind
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
@@ -41,7 +42,7 @@ def evaluate_units(
         else:
             told = "unchanged" if task in done.unchanged else "evaluated"
             _write_intervals(unit, done.results_dir / task)
-            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=told)
+            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=told, cpu=cpu_kind())
 
 
 def _write_intervals(unit: Unit, place: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from histobench.core.devices import device_name, resolve_device
+from histobench.core.devices import cpu_kind, device_name, resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.folders import cache_dir
 from histobench.core.progress import Progress
@@ -416,19 +416,21 @@ def check_machine(prepared: Mapping[str, Any]) -> None:
     check_versions(prepared)
     device = str(prepared.get("device"))
     kind = device_kind(_resolved(device if device.partition(":")[0] == "cpu" else None))
-    if kind != prepared.get("device_kind"):
+    planned = str(prepared.get("device_kind"))
+    # Earlier versions did not note the instructions of a CPU.
+    if kind != planned and not (planned == f"cpu {platform.machine()}" and kind.startswith(planned)):
         raise HistobenchError(
-            f"{socket.gethostname()} has {kind}, but this run was planned on {prepared.get('device_kind')}: "
-            "features would differ in their last bits; ask for nodes of one kind, or start a new run"
+            f"{socket.gethostname()} has {kind}, but this run was planned on {planned}: features differ "
+            "in their last bits; ask for nodes of one kind (Slurm: constraint=...), or start a new run"
         )
 
 
 def device_kind(device: str) -> str:
-    """What has to be the same for the same bits: the name of the GPU, or the processor's family."""
-    import torch
-
-    kind = torch.device(device)
-    return device_name(device) if kind.type == "cuda" else f"{kind.type} {platform.machine()}"
+    """Return what has to be the same for the same bits: the name of the GPU, or the kind of CPU."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return f"cpu {cpu_kind()}"
+    return device_name(device) if kind == "cuda" else f"{kind} {platform.machine()}"
 
 
 def _resolved(device: str | None) -> str:
