@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from histobench.core import claim as claims
+from histobench.core import files
 from histobench.core.claim import exclusive, holder_of, try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import create_json, derive, read_note, write_json
@@ -251,3 +253,25 @@ def test_a_link_in_the_place_of_a_claim_leaves_its_target_alone(
         pass
     assert target.read_text() == "{}"
     assert target.stat().st_mtime == 1e9
+
+
+def test_a_worker_waits_for_an_announced_file_and_a_disk_that_is_read_only_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_patience", 30.0)
+    threading.Timer(1.0, lambda: (tmp_path / "late").write_text("x")).start()
+    files.await_file(tmp_path / "late")
+    assert (tmp_path / "late").exists()
+    replace, ends = os.replace, time.monotonic() + 1.0
+
+    def refused(source: object, target: object) -> None:
+        if time.monotonic() < ends:
+            raise OSError(errno.EROFS, "Read-only file system")
+        replace(source, target)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "replace", refused)
+    write_json(tmp_path / "a.json", {"a": 1})
+    monkeypatch.setattr(files, "_patience", 0.0)
+    ends = time.monotonic() + 600
+    with pytest.raises(HistobenchError, match="Read-only"):
+        write_json(tmp_path / "b.json", {"b": 1})

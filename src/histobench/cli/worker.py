@@ -17,6 +17,7 @@ from histobench.cli.entry import USER_ERROR
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
+from histobench.core.files import WORKER_PATIENCE, await_file, set_patience
 from histobench.roi.units.roi_run import REPORT, RoiRun
 from histobench.work.run_folder import UNITS, RunFolder
 
@@ -56,6 +57,9 @@ def worker_command(args: argparse.Namespace) -> int:
       histobench worker mint mint-results/writers/runs/20261116-101500-ab12cd
     """
     folder = _run_of(args)
+    if args.digest:  # started by an engine, perhaps on another machine than the one that wrote the run
+        set_patience(WORKER_PATIENCE)
+        await_file(folder.path / UNITS)
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     known = (*folder.kinds, *((REPORT,) if args.track == "roi" else ()))

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,8 +179,10 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        patiently(lambda: target.parent.mkdir(parents=True, exist_ok=True))
+        handle, name = patiently(
+            lambda: tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        )
         os.close(handle)
     except OSError as error:
         raise _write_error(target, error) from error
@@ -190,7 +193,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        patiently(lambda: os.replace(temporary, target))
         _flush_folder(target.parent)
     except OSError as error:
         raise _write_error(target, error) from error
@@ -221,11 +224,11 @@ def create_json(target: str | Path, value: Any, *, lasting: bool = True) -> bool
     mine = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     text = _as_json(value)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mine.write_text(text, encoding="utf-8")
+        patiently(lambda: target.parent.mkdir(parents=True, exist_ok=True))
+        patiently(lambda: mine.write_text(text, encoding="utf-8"))
         if lasting:
             _flush(mine)
-        if not _link(mine, target):
+        if not patiently(lambda: _link(mine, target)):
             return False
         if lasting:
             _flush_folder(target.parent)
@@ -331,16 +334,46 @@ PAUSES = (0.02, 0.1, 0.5)
 T = TypeVar("T")
 
 
-def patiently(read: Callable[[], T]) -> T:
-    """What `read` gives, tried a few times where an error may pass; the last error is raised as it is."""
-    for pause in PAUSES:
+#: Seconds for which this process waits for a shared disk: 0, in workers of a cluster `WORKER_PATIENCE`.
+WORKER_PATIENCE = 60.0
+_patience = 0.0
+
+
+def set_patience(seconds: float) -> None:
+    """Let this process wait so long for files of other machines, and for a disk that is read-only."""
+    global _patience
+    _patience = seconds
+
+
+def patience() -> float:
+    """Return the seconds for which this process waits for a shared disk."""
+    return _patience
+
+
+def patiently(action: Callable[[], T], *, announced: bool = False) -> T:
+    """Return what `action` gives, tried again where an error may pass; the last error is raised as it is.
+
+    That a file is missing passes if it was `announced`: some disks show the files of other machines late.
+    """
+    passing = PASSING | ({errno.EROFS} if _patience else set()) | ({errno.ENOENT} if announced else set())
+    end = time.monotonic() + _patience
+    for pause in chain(PAUSES, repeat(1.0)):
         try:
-            return read()
+            return action()
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno not in passing:
                 raise
         time.sleep(pause)
-    return read()
+        if pause == 1.0 and time.monotonic() > end:
+            break
+    return action()
+
+
+def await_file(path: str | Path) -> None:
+    """Wait for a file that another process has written, as long as `patience` says; nothing is raised."""
+    if _patience:
+        with contextlib.suppress(OSError):
+            patiently(lambda: os.stat(path), announced=True)
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -423,16 +456,6 @@ def derive(sources: Callable[[], Sequence[Path]], write: Callable[[Sequence[Path
         write(found)
         if _state(list(sources())) == before:
             return
-
-
-def is_older(view: Path, sources: Sequence[Path]) -> bool:
-    """Whether a view is missing, or older than one of its sources."""
-    try:
-        made = view.stat().st_mtime_ns
-        # Clocks of file systems are coarse: at the same time may be after.
-        return any(path.stat().st_mtime_ns >= made for path in sources)
-    except FileNotFoundError:
-        return True
 
 
 def _state(paths: Sequence[Path]) -> list[tuple[str, int, int]]:

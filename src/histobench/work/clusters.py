@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ def connect(address: str | None = None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_disable_failure_signal_handler", "1")  # it prints a trace on SIGTERM
     try:
         import ray
     except ImportError as error:
@@ -38,6 +41,7 @@ def connect(address: str | None = None) -> None:
     for name in (*FOLDERS, "HF_HOME", "HF_HUB_OFFLINE"):
         if name in os.environ:
             environment[name] = os.environ[name]
+    asked_to_end = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=address,
@@ -46,6 +50,8 @@ def connect(address: str | None = None) -> None:
             include_dashboard=False if address in (None, "local") else None,
             logging_level="error",
         )
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, asked_to_end)  # Ray has set its own
     except Exception as error:  # Ray has no class of its own for a node that does not start in time
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         where = address or "this machine"
@@ -94,6 +100,13 @@ def _no_answer(address: str) -> OSError | OverflowError | None:
             return None
     except (OSError, OverflowError) as error:
         return error
+
+
+def is_lost() -> bool:
+    """Return whether the head of the cluster that this process uses does not answer."""
+    import ray
+
+    return _no_answer(ray.get_runtime_context().gcs_address) is not None
 
 
 def _remembered() -> str:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,11 +20,11 @@ from typing import Any, Protocol
 
 from histobench.core.claim import Claim
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_note
+from histobench.core.files import WORKER_PATIENCE, read_note, set_patience
 from histobench.core.progress import Progress, Silent
 from histobench.work import clusters
 from histobench.work.loop import Agenda
-from histobench.work.run_folder import RunFolder, Unit
+from histobench.work.run_folder import HUNG, RunFolder, Unit
 
 
 def _nothing() -> None:
@@ -64,6 +65,8 @@ class Engine(Protocol):
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
 PAUSE, SILENT_SECONDS = 0.2, 120.0
+#: Seconds without an answer of the cluster's head after which it is given up.
+HEAD_SECONDS = 20.0
 #: Seconds between two looks at all outputs, and at what the cluster has.
 REFRESHED, COUNTED = 30.0, 1.0
 #: Seconds that idle workers have to tidy up in, all of them together.
@@ -74,6 +77,7 @@ class RayWorker:
     """The actor: a worker in another process, perhaps on another machine."""
 
     def __init__(self, run: type[RunFolder], path: str, digest: str, place: str) -> None:
+        set_patience(WORKER_PATIENCE)
         with contextlib.suppress(OSError):  # encoders may be given by a path from there
             os.chdir(place)
         self._folder = run(Path(path), digest)
@@ -123,6 +127,8 @@ class _Slot:
     task: Any = None
     batch: list[Unit] = field(default_factory=list)
     like: tuple[str, ...] = ()
+    began: float = 0.0
+    limit: float = HUNG
 
 
 class RayEngine:
@@ -144,10 +150,15 @@ class RayEngine:
         """Hand out units until all have an output."""
         import ray
 
+        set_patience(WORKER_PATIENCE)
         try:
             _Driver(folder, display, self._environment).run()
         finally:
-            ray.shutdown()
+            set_patience(0.0)
+            # Without its head Ray would wait for a minute, and end this process by itself.
+            closing = threading.Thread(target=ray.shutdown, daemon=True)
+            closing.start()
+            closing.join(CLOSING_SECONDS)
         return True
 
 
@@ -161,7 +172,7 @@ class _Driver:
         self._slots: list[_Slot] = []
         self._lost: Counter[str] = Counter()
         self._not_started = 0
-        self._alive = time.monotonic()
+        self._alive = self._heard = time.monotonic()
 
     def run(self) -> None:
         agenda = self._agenda
@@ -187,6 +198,14 @@ class _Driver:
         """As many slots as the cluster has room for now: nodes come and go."""
         import ray
 
+        if clusters.is_lost():
+            if time.monotonic() - self._heard > HEAD_SECONDS:
+                self._slots = []  # nobody is left to end them
+                raise HistobenchError(
+                    "the head of the Ray cluster does not answer; what was finished is kept: start the "
+                    "cluster again (`ray start --head`), and repeat the command"
+                )
+            return
         total = ray.cluster_resources()
         gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
         run = self._folder
@@ -201,6 +220,7 @@ class _Driver:
             self._slots.append(slot)
         while len(self._slots) > len(wanted) and self._slots[-1].task is None:
             self._end([self._slots.pop()])
+        self._heard = time.monotonic()
         if wanted:
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > SILENT_SECONDS:
@@ -235,7 +255,8 @@ class _Driver:
         slot.task, slot.batch = slot.actor.is_there.remote(self._environment), []
 
     def _start(self, slot: _Slot, batch: list[Unit]) -> None:
-        slot.batch, slot.like = batch, self._folder.batch_of(batch[0])
+        slot.batch, slot.like, slot.began = batch, self._folder.batch_of(batch[0]), time.monotonic()
+        slot.limit = max(HUNG, 10 * sum(unit.seconds or 0.0 for unit in batch))
         slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
 
     def _wait(self) -> None:
@@ -246,6 +267,9 @@ class _Driver:
             time.sleep(PAUSE)
             return
         ready, _ = ray.wait(list(tasks), num_returns=1, timeout=1.0)
+        for slot in tasks.values():
+            if self._folder.patience is None and slot.batch and time.monotonic() - slot.began > slot.limit:
+                ray.kill(slot.actor)  # it hangs: `ray.wait` sees the loss, and the units go to another
         for task in ready:
             slot = tasks[task]
             try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
+from histobench.core.files import patience
 from histobench.work.run_folder import RunFolder, Unit, Worker
 
 # What is left of a run's units and what of it can be done now, kept up to date unit by unit.
@@ -93,8 +94,8 @@ def _rotated(items: list[T], start: float) -> list[T]:
 
 #: Seconds between two looks where other workers have everything: at first, and at most.
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
-#: Looks at a folder without any live claim after which nobody is expected any more.
-LOOKS = 6
+#: Seconds without any live claim after which no other worker is expected, unless a disk needs longer.
+ALONE_SECONDS = 3.0
 
 Hook = Callable[[Sequence[Unit]], None]
 
@@ -116,7 +117,7 @@ def work_through(
     """
     kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds)
-    idle, began, has_worked, pause = 0, time.monotonic(), False, PAUSE
+    alone_since, began, has_worked, pause = time.monotonic(), time.monotonic(), False, PAUSE
     like: Batch = ()
     while not stopped():
         if agenda.is_stale:
@@ -131,17 +132,20 @@ def work_through(
                 after(mine)
         if mine:
             agenda.note(mine)
-            idle, has_worked, pause, like = 0, True, PAUSE, folder.batch_of(mine[0])
+            alone_since, has_worked, pause = time.monotonic(), True, PAUSE
+            like = folder.batch_of(mine[0])
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
         agenda.is_stale = True
-        idle = 0 if any(True for _ in folder.holders()) else idle + 1
+        if others := any(True for _ in folder.holders()):
+            alone_since = time.monotonic()
         waited = time.monotonic() - began
-        if idle > LOOKS or (folder.patience is not None and (has_worked or waited > folder.patience)):
+        is_over = time.monotonic() - alone_since > max(ALONE_SECONDS, patience())
+        if is_over or (folder.patience is not None and (has_worked or waited > folder.patience)):
             return
         time.sleep(pause)
-        pause = min(LONGEST_PAUSE, 1.5 * pause) if idle == 0 else PAUSE
+        pause = min(LONGEST_PAUSE, 1.5 * pause) if others else PAUSE
 
 
 def _claimed(

@@ -25,6 +25,7 @@ from histobench.core.claim import Claim, claimed_name, holder_of, try_claim
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.core.files import (
+    await_file,
     create_json,
     names_in,
     patiently,
@@ -416,6 +417,8 @@ def write_lines(path: Path, units: Sequence[Unit]) -> str:
 
 def read_lines(path: Path, digest: str = "") -> tuple[list[Unit], str]:
     """What `write_lines` wrote, and its digest; a file with another one than `digest` is refused."""
+    if digest:
+        await_file(path)
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +253,17 @@ def test_other_line_ends_are_no_damage(tmp_path: Path) -> None:
     files = _write(tmp_path, _predictions())
     files.detailed.write_bytes(files.detailed.read_bytes().replace(b"\n", b"\r\n"))
     assert len(load_runs(tmp_path)[0].predictions) == 5
+
+
+def test_a_table_that_lacks_a_result_is_made_again_whatever_the_times_of_files_are(
+    tmp_path: Path,
+) -> None:
+    _write(tmp_path, _predictions())
+    late = _write(tmp_path, _predictions(), task="Proto").complete
+    hidden = late.rename(tmp_path / "hidden")  # another machine wrote it, and the disk does not show it yet
+    write_tidy_rows(tmp_path)
+    assert {row["task"] for row in read_rows(tmp_path / "results.parquet")} == {"KNN"}
+    hidden.rename(late)
+    os.utime(late, (1.0, 1.0))
+    write_tidy_rows(tmp_path)
+    assert {row["task"] for row in read_rows(tmp_path / "results.parquet")} == {"KNN", "Proto"}

@@ -6,13 +6,14 @@ everything below, with intervals. Nothing in histobench reads them: they cannot 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain, derive, files_below, is_older
+from histobench.core.files import atomic_path, check_plain, derive, files_below, read_bytes
 from histobench.core.text import natural_order
 from histobench.roi.comparison.stored_intervals import shown_intervals
 from histobench.roi.encoders.own_name import UNCHECKED
@@ -23,6 +24,8 @@ from histobench.roi.task_catalogue import CLASS
 
 # A Parquet table with one tidy row per number measured; it is written as a whole, from what was stored.
 
+#: The key of the digest of what a table was made from, in its metadata.
+SOURCES = "histobench_sources"
 #: Column -> kind; the order is the order in the file.
 COLUMNS: dict[str, str] = {
     "dataset": "text",
@@ -50,9 +53,13 @@ WHOLE_COLUMNS: dict[str, str] = {
 
 
 def write_rows(
-    path: str | Path, rows: Sequence[dict[str, Any]], *, columns: Mapping[str, str] = COLUMNS
+    path: str | Path,
+    rows: Sequence[dict[str, Any]],
+    *,
+    columns: Mapping[str, str] = COLUMNS,
+    sources: str = "",
 ) -> None:
-    """Write the table at `path`; it stays whole even if the process is killed meanwhile."""
+    """Write the table at `path`, with the digest of what it was made from; a kill leaves it whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -60,7 +67,27 @@ def write_rows(
         [{name: row.get(name) for name in columns} for row in rows], schema=_schema(columns)
     )
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary)
+        pq.write_table(table.replace_schema_metadata({SOURCES: sources} if sources else None), temporary)
+
+
+def is_made_from(path: Path, sources: str) -> bool:
+    """Return whether the table at `path` was made from files with this digest."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return (pq.read_schema(check_plain(path)).metadata or {}).get(SOURCES.encode()) == sources.encode()
+    except (pa.ArrowInvalid, OSError):
+        return False
+
+
+def digest_of(paths: Sequence[Path]) -> str:
+    """Return the digest of files: which there are, and what is in them."""
+    digest = hashlib.sha256()
+    for path in paths:
+        content = hashlib.sha256(read_bytes(path)).hexdigest()
+        digest.update(f"{path.name} {content}\n".encode())
+    return digest.hexdigest()
 
 
 def has_intervals(path: Path) -> bool:
@@ -108,15 +135,16 @@ def write_tidy_rows(results_dir: Path) -> None:
     Where one of everything below the folder stands, it is brought up to date instead.
     """
     path = results_dir / TIDY_FILE
-    if not is_older(path, _sources(results_dir)):
-        return
     if has_intervals(path):
         write_whole_table(results_dir)
-    else:
-        derive(
-            lambda: _sources(results_dir),
-            lambda paths: write_rows(path, [row for source in paths for row in _of_file(source, _own_rows)]),
-        )
+        return
+
+    def write(paths: Sequence[Path]) -> None:
+        sources = digest_of(paths)
+        if not is_made_from(path, sources):
+            write_rows(path, [row for each in paths for row in _of_file(each, _own_rows)], sources=sources)
+
+    derive(lambda: _sources(results_dir), write)
 
 
 def write_whole_table(results_dir: Path) -> Path:

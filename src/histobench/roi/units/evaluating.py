@@ -10,6 +10,7 @@ import numpy as np
 
 from histobench.core.devices import cpu_kind
 from histobench.core.errors import HistobenchError
+from histobench.core.files import await_file
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.evaluation.context import rows_of
@@ -112,6 +113,7 @@ def _request(
 def _features(files: Mapping[str, Any], split: str) -> FeatureSet:
     if split not in files:
         raise HistobenchError(f"none of the {split} images could be read; `histobench data check` says why")
+    await_file(files[split]["path"])
     features = load(files[split]["path"])
     if features.metadata.get("fingerprint") != files[split]["fingerprint"]:
         raise HistobenchError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from histobench.core.devices import cpu_kind, device_name, resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError
+from histobench.core.files import patience
 from histobench.core.folders import cache_dir
 from histobench.core.progress import Progress
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, listing
@@ -271,12 +273,18 @@ def write_feature_files(
             f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
             "what has been computed is kept"
         )
-    missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
     shards = [
         folder.output(shard.id) or {}
         for shard in folder.found_by(prepare_unit.id)
         if place in shard.spec["encoders"]
     ]
+    end = time.monotonic() + patience()
+    while missing := sum(key not in cache for key in dict.fromkeys(keys.values())):
+        # What a shard says that it has written may not be visible here yet.
+        if time.monotonic() > end or any(note.get("state") != DONE for note in shards):
+            break
+        time.sleep(1.0)
+        cache.refresh()
     if missing:
         why = next((f": {note['reason']}" for note in shards if note.get("reason")), " yet")
         raise HistobenchError(f"{missing} images are not computed{why}; run again with `retry_failed`")

@@ -149,7 +149,7 @@ def _cuts(archives: NDArray[np.int64]) -> list[int]:
 
 def _read_list(path: Path, images: str) -> list[Path]:
     try:
-        data = read_bytes(path)
+        data = patiently(lambda: read_bytes(path), announced=True)
     except OSError as error:
         raise unreadable(path, error) from error
     if _digest(data) != images:
@@ -209,7 +209,7 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
             return handle.read(end - begin)
 
     try:
-        lines = patiently(read).splitlines()
+        lines = patiently(read, announced=True).splitlines()
     except OSError as error:
         raise unreadable(path, error) from error
     try:
@@ -234,7 +234,7 @@ def read_keys(path: Path, dataset: RoiDataset, order: str, digest: str) -> dict[
             f"{dataset.name} has changed since this run was planned (images, labels or groups); run again"
         )
     try:
-        data = read_bytes(path)
+        data = patiently(lambda: read_bytes(path), announced=True)
     except OSError as error:
         raise unreadable(path, error) from error
     images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
