@@ -106,7 +106,8 @@ def is_lost() -> bool:
     """Return whether the head of the cluster that this process uses does not answer."""
     import ray
 
-    return _no_answer(ray.get_runtime_context().gcs_address) is not None
+    address = getattr(ray.get_runtime_context(), "gcs_address", "")  # a client of Ray does not know it
+    return _no_answer(str(address)) is not None
 
 
 def _remembered() -> str:
