@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from histobench.mint.tasks.arithmetic import BUILT_INS, MATHEMATICS, NotArithmeticError, evaluate
-from histobench.mint.tasks.free_form import boxed, parse_number, same_number, without_tags
-from histobench.mint.tasks.multiple_choice import named_letter
+from histobench.mint.tasks.arithmetic import BUILT_INS, NotArithmeticError, evaluate
+from histobench.mint.tasks.strict_answer import (
+    chosen_option,
+    same_number,
+    stated_list,
+    stated_number,
+    stated_truth,
+)
 
 RELATIVE_TOLERANCE = 0.04
 #: Digits and commas, then points, then digits. Written so that no text is looked at twice: what follows a
@@ -29,7 +34,7 @@ def published(reference: Any, answer_type: str, solution: str, *, recorded: bool
     """
     if recorded and answer_type == "option":
         return False
-    return _agrees(_parse(solution, BUILT_INS), reference, answer_type)
+    return _agrees(_parse(solution), reference, answer_type)
 
 
 def strict(reference: Any, answer_type: str, solution: str) -> bool:
@@ -42,26 +47,24 @@ def strict(reference: Any, answer_type: str, solution: str) -> bool:
     >>> strict(2.5, "float", "about 2.45 metres"), strict([1, 2], "list of integer", "[2, 1]")
     (True, True)
     """
-    solution = boxed(solution) or without_tags(solution)
-    value = _parse(solution, MATHEMATICS)
+    value: Any = None
     if answer_type in ("integer", "float"):
-        # The published shapes of units take any sign but "-" for one, and the point of ".5".
-        number = parse_number(solution)
-        value = None if isinstance(value, bool) else value
-        value = value if number is None else number
-    if answer_type == "option" and (letter := named_letter(solution)):
-        value = f"({letter})"
-    if answer_type == "bool":
-        said = set(re.findall(r"\b(?:not true|not false|true|false|yes|no)\b", solution.lower()))
-        truths = {word in ("true", "yes", "not false") for word in said}
-        value = truths.pop() if len(truths) == 1 else None
+        readings = stated_number(solution)
+        return any(_agrees(reading, reference, answer_type, exactly=True) for reading in readings)
+    if answer_type == "option":
+        letter = chosen_option(dict.fromkeys("abcd", ""), solution)
+        value = f"({letter})" if letter else None
+    elif answer_type == "bool":
+        value = stated_truth(solution)
+    else:
+        value = stated_list(solution)
     return _agrees(value, reference, answer_type, exactly=True)
 
 
-def _parse(solution: str, names: Any) -> Any:
+def _parse(solution: str) -> Any:
     text = _rewrite(solution)
     try:
-        value = evaluate(text, names)
+        value = evaluate(text, BUILT_INS)
     except NotArithmeticError:
         return None
     if isinstance(value, set | tuple):
@@ -134,7 +137,8 @@ def _same_number(value: Any, reference: float, exactly: bool) -> bool:
         return False
     try:
         if isinstance(reference, float):
-            return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference)
-        return same_number(value, reference, 0) if exactly else round(value) == reference
+            slack = 1e-12 * abs(reference) if exactly else 0.0  # 2.6 is within 4 % of 2.5
+            return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference) + slack
+        return same_number([value], reference) if exactly else round(value) == reference
     except (OverflowError, ValueError):  # infinity, NaN, a whole number beyond every float
         return False
