@@ -178,8 +178,8 @@ FAULTS = [
     # checkers
     Fault(
         "mint/tasks/multiple_choice.py",
-        "return chosen == letter",
-        "return chosen is not None",
+        "return chosen_option(options, solution) == reference.strip().lower()",
+        "return chosen_option(options, solution) is not None",
         "mint/tasks/test_reasoning_checkers.py",
     ),
     Fault(
