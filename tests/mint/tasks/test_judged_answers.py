@@ -1,4 +1,4 @@
-"""The strict rule judges answers as the person did who filled the table, before the rule was written."""
+"""The strict rule judges answers as the table does, which was filled before the rule was written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 
 TABLE = Path(__file__).parent / "judged_answers.csv"
-#: The reader and the rule disagree; docs/explanation/agents.md says why.
+#: The table and the rule disagree; docs/explanation/agents.md says why.
 DISAGREEMENTS: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -41,7 +41,7 @@ def test_the_table_is_large_and_a_third_of_it_is_hard() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({row["kind"] for row in judged()}))
-def test_the_strict_rule_judges_as_a_reader_did(kind: str) -> None:
+def test_the_strict_rule_judges_as_the_table(kind: str) -> None:
     rows = [row for row in judged() if row["kind"] == kind]
     wrong = {(row["reference"], row["answer"]) for row in rows if verdict(row) != (row["verdict"] == "right")}
     assert wrong <= DISAGREEMENTS

@@ -106,7 +106,7 @@ class TaskDataset:
         """Fresh tools for one episode."""
         usual = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
         imports = usual if self.tool_imports is None else self.tool_imports
-        classes = [import_class(module, name) for module, name in imports]
+        classes = [each if isinstance(each, type) else import_class(*each) for each in imports]
         classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
         return [_made(tool_class) for tool_class in classes]
 
@@ -268,8 +268,8 @@ TASK_INFO_MAP: dict[str, dict[str, str]] = {
     "alfworld": {"class": "AlfWorldTask", "type": "decision_making"},
 }
 
-#: task type -> tools placed in the Python session, as (module, class). The ALFWorld environment adds its own.
-TASK_TYPE_TO_TOOL_IMPORT: dict[str, list[tuple[str, str]]] = {
+#: task type -> tools placed in the Python session: (module, class) or the class. ALFWorld adds its own.
+TASK_TYPE_TO_TOOL_IMPORT: dict[str, list[tuple[str, str] | type[Tool]]] = {
     "reasoning": [("histobench.mint.tools.wikipedia_search", "WikipediaQueryRun")],
     "code_generation": [],
     "decision_making": [],

@@ -46,7 +46,8 @@ def cell_config(
             "task_class": known["class"] if known else f"{task_class.__module__}:{task_class.__name__}",
             "task_type": dataset.type,
             "tool_imports": [
-                list(entry) for entry in config_variables.TASK_TYPE_TO_TOOL_IMPORT.get(dataset.type, [])
+                [entry.__module__, entry.__name__] if isinstance(entry, type) else list(entry)
+                for entry in config_variables.TASK_TYPE_TO_TOOL_IMPORT.get(dataset.type, [])
             ],
             "filepath": f"{path}/" if dataset.is_games else path,
         },

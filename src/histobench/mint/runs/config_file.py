@@ -109,6 +109,7 @@ def _agent(class_name: str, settings: Mapping[str, Any]) -> AgentSpec:
 
 def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
     settings = config.get("feedback_agent_config") or {}
+    settings = {} if settings == NONE else settings
     if settings.get("agent_class", "None") == "None":
         if cell.feedback_model != NONE:
             raise HistobenchError(

@@ -49,7 +49,7 @@ _VALUE = re.compile(
 
 
 def final_statement(solution: str) -> tuple[str, bool]:
-    """What follows the last answer tag or "the answer is", or is in the last box (True); else the last line."""
+    """What follows the last tag or "the answer is", or is in the last box (True); else the last line."""
     found = [(match.start(), match[1]) for kind in (_TAG, _BOX) for match in kind.finditer(solution)]
     found += [(mark.start(), solution[mark.end() :].partition("\n")[0]) for mark in _MARK.finditer(solution)]
     stated = [text for _, text in sorted(found) if text.strip()]
