@@ -314,6 +314,8 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
         parts.append(f"{column}: {len(set(values) - {''}):,}")
     parts += [f"{size} px"] if sizes else []
     console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
+    for note in dataset.notes:
+        console.print(note, soft_wrap=True)
     print_split_counts(dataset)
 
 
@@ -350,7 +352,7 @@ def _print_findings(
         found = findings.of(kind)
         if kind == "group in two splits" and not grouped:
             _print_line(console, "NOTE", _NO_GROUPS)
-        elif kind == "sites" and not sited:
+        elif kind == "sites" and not sited and not found:
             continue
         elif not found and kind in _PASSED and anything:
             passed += 1

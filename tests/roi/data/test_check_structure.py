@@ -34,7 +34,7 @@ def test_a_class_whose_test_images_are_of_one_patient_is_warned_of(tmp_path: Pat
         rows.append(f"{number}.png,{label},{split},{group}")
     (finding,) = check(tmp_path, rows).of("class of one group")
     assert finding.level == "warning"
-    assert "class 'rare': all 4 test images come from one group (p99)" in finding.message
+    assert "1 class has test images of one group only: rare (p99)" in finding.message
 
 
 def test_a_class_that_is_only_tested_is_an_error_before_the_work(

@@ -405,3 +405,25 @@ def test_sets_are_exported_from_python(tmp_path: Path) -> None:
     assert list(again.test.names) == list(sets.test.names)
     with pytest.raises(ValueError, match="does not end in one of"):
         sets.export(tmp_path / "sets.csv")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (("f0", "f1", "f2", "x", "y", "age", "label"), ""),
+        (("age", "label"), "has no features: expected one column of lists"),
+        (("f0", "f1", "g_0", "g_1"), "several series of columns (f0 to f1; g_0 to g_1)"),
+    ],
+)
+def test_only_columns_of_one_name_are_features(tmp_path: Path, columns: tuple[str, ...], words: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table(
+        {"name": [f"i{k}" for k in range(4)], **{name: [0.5, 1.5, 2.5, 3.5] for name in columns}}
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    if words:
+        with pytest.raises(HistobenchError) as caught:
+            find_parts(tmp_path / "f.parquet")
+        assert words in str(caught.value)
+    else:
+        assert find_parts(tmp_path / "f.parquet")[0].read().shape == (4, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -246,10 +247,7 @@ def check_dataset(
     found += bad
     if on_bad_image == "skip":
         data, _ = drop_bad(data, Findings(tuple(bad)))
-    found += _split_findings(data)
-    found += _label_findings(data)
-    found += _group_findings(data)
-    found += _thin_findings(data)
+    found += structure_findings(data)
     found += _content_findings(data, contents)
     found += _near_findings(data, contents)
     found += _unusual_findings(data, contents)
@@ -258,6 +256,60 @@ def check_dataset(
         contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
     )
     return Findings(tuple(sorted(found, key=lambda finding: KINDS.index(finding.kind))), dict(sizes))
+
+
+def structure_findings(dataset: RoiDataset) -> list[Finding]:
+    """What can be found without opening an image: `run` looks for it, too."""
+    found = [*_split_findings(dataset), *_label_findings(dataset), *_group_findings(dataset)]
+    found += [*_thin_findings(dataset), *_single_class_findings(dataset), *_patient_findings(dataset)]
+    return found
+
+
+def _single_class_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    """A single class."""
+    if dataset.target is None and len(dataset.classes) == 1:
+        message = f"all images are of one class ({dataset.classes[0]}); two are needed"
+        sited = any(image.sites for _, image in _all(dataset)[:1])  # robustness needs no second class
+        yield Finding("warning" if sited else "error", "empty class", dataset.name, message)
+
+
+#: What patients, cases and slides are called in names of files.
+_PATIENT = re.compile(
+    r"(?:^|[_/-])((?:pat(?:ient)?|case|slide|pt|p|s)[_-]?\d+|TCGA-\w\w-\w{4})(?=[_./-])", re.IGNORECASE
+)
+
+
+def _patient_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    """Patients that the names of files show, of images without groups."""
+    images = _all(dataset)
+    if not images or any(image.group is not None for _, image in images):
+        return
+    seen: dict[str, set[str]] = defaultdict(set)
+    for split, image in images:
+        match = _PATIENT.search(f"{image.path.parent.name}/{image.path.name}")
+        if match is None:
+            return
+        seen[match[1]].add(split)
+    if not 1 < len(seen) < len(images):
+        return
+    both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
+    leak = f", {both} of them in test and in another split" if both else ""
+    message = (
+        f"file names show {len(seen)} patients or slides (such as {next(iter(seen))}){leak}, and no groups "
+        "are known; give `group_regex` '" + _regex_of(next(iter(seen))) + "'"
+    )
+    yield Finding("warning", "groups", dataset.name, message)
+
+
+def _regex_of(name: str) -> str:
+    """An expression that finds names like this one.
+
+    >>> _regex_of("patient_07")
+    '(patient_\\\\d+)'
+    """
+    if name.upper().startswith("TCGA"):
+        return r"(TCGA-\w\w-\w{4})"
+    return f"({re.sub(r'[0-9]+', lambda _: chr(92) + 'd+', name)})"
 
 
 def drop_bad(dataset: RoiDataset, findings: Findings) -> tuple[RoiDataset, tuple[SkippedImage, ...]]:
@@ -405,12 +457,13 @@ def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
 
 def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
     images = dataset.splits.get("test", ())
-    for label, group, count in single_group_classes(
-        [image.label for image in images], [image.group for image in images]
-    ):
+    found = single_group_classes([image.label for image in images], [image.group for image in images])
+    if found:
+        listed = ", ".join(f"{_class_name(dataset, label)} ({group})" for label, group, _ in found)
+        what = "class has" if len(found) == 1 else "classes have"
         message = (
-            f"class {_class_name(dataset, label)!r}: all {count} test images come from one group ({group}); "
-            "its numbers, and every mean over classes, rest on one patient or slide"
+            f"{len(found)} {what} test images of one group only: {listed}; their numbers, and every mean "
+            "over classes, rest on one patient or slide"
         )
         yield Finding("warning", "class of one group", dataset.name, message)
 

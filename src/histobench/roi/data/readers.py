@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,15 @@ _SHOWN = 4
 
 Found = tuple[str | None, str, str]  # split, class, path relative to the dataset's folder
 
+#: Whole slides, which have to be cut into tiles first.
+SLIDE_SUFFIXES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".czi", ".ome.tif", ".ome.tiff")
+_TILING = (
+    "cut them into tiles with TRIDENT, LazySlide or CLAM; histobench reads folders of tiles (PNG, JPEG, "
+    "TIFF) and the features that these tools write (`features`)"
+)
+#: Folders that are called like this are no patients and no classes: magnifications, sizes.
+_SCALE = re.compile(r"\d+(\.\d+)?(x|px)", re.IGNORECASE)
+
 
 def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
     """Read a folder of class folders, or of train/val/test folders of class folders.
@@ -40,22 +49,69 @@ def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
     The shares of `split` divide class folders that have no train/test above them, whole groups at a time.
     """
     root = Path(path)
+    called = wanted.name or root.resolve().name
     warnings: list[Problem] = []
+    root = _inner(root)
     found, names = _walk(root, splitting=wanted.split is not None, warnings=warnings)
+    tree, swapped, grouped = _tree(found)
+    if swapped:
+        found = [(word, file.split("/")[-2], file) for word, _, file in found]
+        names = {name: root for _, name, _ in found}
     classes = tuple(wanted.classes) if wanted.classes is not None else tuple(sorted(names))
     collected = Collected(ImageColumns(root), replace(wanted, classes=classes), warnings=warnings)
     for class_name in sorted(set(names) - set(classes)):
         message = f"the folder is not in the class map; {did_you_mean(class_name, classes)}"
         collected.report(0, message, "label", origin=str(names[class_name]))
+    depth = 1 if any(word for word, _, _ in found) else 0
     for word, class_name, file in found:
         if class_name in classes:
-            collected.add(0, word, file, class_name, None, {})
-    return collected.reading(root.resolve().name)
+            parts = file.split("/")
+            group = parts[depth] if swapped else parts[depth + 1] if grouped else None
+            collected.add(0, word, file, class_name, group, {})
+    collected.notes += [f"{root}: read as {tree}", f"for example {found[0][2]}"] if found else []
+    return collected.reading(called)
+
+
+def _inner(root: Path) -> Path:
+    """The folder of the classes, where it is nested too deep: below a single folder."""
+    folders = _folders(root)
+    while len(folders) == 1 and folders[0].lower() not in SPLIT_WORDS:
+        below = _folders(root / folders[0])
+        if len(below) < 2 or any(map(_is_image, _names_in(root / folders[0]))):
+            break
+        root, folders = root / folders[0], below
+    return root
+
+
+def _tree(found: Sequence[Found]) -> tuple[str, bool, bool]:
+    """What the folders are, whether classes are below patients, and whether patients are below classes.
+
+    A folder of a patient has a number in its name. Classes below patients come back below most of them.
+    """
+    start = ["split"] if any(word for word, _, _ in found) else []
+    pairs = {tuple(file.split("/")[len(start) : -1]) for _, _, file in found}
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        return "/".join([*start, "class", "image"]), False, False
+    upper, lower = ({pair[place] for pair in pairs} for place in (0, 1))
+
+    def are_patients(names: set[str]) -> bool:
+        numbered = [name for name in names if re.search(r"\d", name) and not _SCALE.fullmatch(name)]
+        return len(numbered) >= 0.8 * len(names)
+
+    come_back = len(upper) > len(lower) >= 2 and len(pairs) >= 2 * len(lower)
+    if come_back and are_patients(upper) and not any(map(_SCALE.fullmatch, lower)):
+        return "/".join([*start, "patient", "class", "image"]), True, False
+    if len(lower) >= 2 * len(upper) and are_patients(lower):
+        return "/".join([*start, "class", "patient", "image"]), False, True
+    return "/".join([*start, "class", "image"]), False, False
 
 
 def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list[Found], dict[str, Path]]:
     """All images below `root`, sorted, with their split and class; and every class with a folder of it."""
     folders = _folders(root)
+    slides = [file for _, _, files in os.walk(root) for file in files if _is_slide(file)]
+    if slides and not any(_is_image(file) for _, _, files in os.walk(root) for file in files):
+        raise HistobenchError(f"{root} has whole-slide files ({_some(sorted(slides))}), not tiles: {_TILING}")
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
     for table in [entry for entry in _names_in(root) if entry.lower().endswith(".csv")]:
@@ -128,7 +184,11 @@ def _is_noise(name: str) -> bool:
 
 
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES)
+    return name.lower().endswith(IMAGE_SUFFIXES) and not _is_slide(name)
+
+
+def _is_slide(name: str) -> bool:
+    return name.lower().endswith(SLIDE_SUFFIXES)
 
 
 def _some(names: Iterable[str]) -> str:

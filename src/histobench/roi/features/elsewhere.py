@@ -243,19 +243,37 @@ def _parquet(file: Path) -> ForeignPart:
         or pa.types.is_large_list(field.type)
         or pa.types.is_fixed_size_list(field.type)
     ]
-    key = next((name for name in FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
+    key = next((name for name in FEATURES if name in lists), None)
+    if key is None and len(lists) == 1 and lists[0] not in ("coords", "spatial", "label", "labels"):
+        key = lists[0]
     if key is not None:
         rows = np.stack([np.asarray(row, dtype=np.float32) for row in table[key].to_pylist()])
     else:
-        numbers = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-        if not numbers:
-            raise _bad(file, "has neither a column of lists (embedding) nor columns of floats")
-        rows = np.column_stack([table[name].to_numpy() for name in numbers])
+        floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+        used = _numbered(file, floats)
+        log.warning("%s: features from the %d columns %s to %s", file.name, len(used), used[0], used[-1])
+        rows = np.column_stack([table[name].to_numpy() for name in used])
     wanted = (*NAMES, *PLACE_COLUMNS)
     columns = {name: table[name].to_pylist() for name in table.column_names if name in wanted}
     names = _names(file, columns, len(rows))
     placed = _columns_of_places(columns, len(rows))
     return ForeignPart(file, names, "", partial(_matrix, file, rows), *placed)
+
+
+def _numbered(file: Path, names: Sequence[str]) -> list[str]:
+    """The columns of features: those of one name with a number at the end; others are never features."""
+    series: dict[str, list[str]] = {}
+    for name in names:
+        if found := re.fullmatch(r"(.*?)[_.-]?\d+", name):
+            series.setdefault(found[1], []).append(name)
+    many = [columns for columns in series.values() if len(columns) > 1]
+    if len(many) == 1:
+        return many[0]
+    expected = "one column of lists (embedding), or columns of numbers with one name (x0, x1, ...)"
+    if not many:
+        raise _bad(file, f"has no features: expected {expected}; floats: {', '.join(names) or 'none'}")
+    shown = "; ".join(f"{columns[0]} to {columns[-1]}" for columns in many)
+    raise _bad(file, f"has several series of columns ({shown}): expected {expected}")
 
 
 def _anndata(file: Path) -> ForeignPart:

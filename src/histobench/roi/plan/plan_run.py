@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.check import structure_findings
 from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.prompts import read_prompts
@@ -58,7 +59,15 @@ def _checked(plan: Plan, entry: DatasetEntry, known: RoiDataset | None) -> RoiDa
         raise HistobenchError(
             f"{entry.name}: all images are of one class ({dataset.classes[0]}); two are needed"
         )
+    found = [finding for finding in structure_findings(dataset) if finding.kind in _TOLD]
+    if found:
+        more = f" (and {len(found) - 1} more: histobench data check)" if len(found) > 1 else ""
+        log.warning("%s: %s%s", entry.name, found[0].message, more)
     return dataset
+
+
+#: What `data check` finds without opening an image, and nothing later in a run tells.
+_TOLD = ("groups", "group in two splits", "empty class")
 
 
 def run_plan(
@@ -106,6 +115,13 @@ def run_plan(
         entry.name: split_words(loaded[entry.name]) for entry in plan.datasets if entry.split and loaded
     }
     outcome.splits += [f"{name}: {words}" for name, words in divided.items() if words]
+    for entry in plan.datasets if loaded else ():
+        note = next(iter(loaded[entry.name].notes), "")
+        # What was taken for the patient without being asked for, and is not called "group".
+        if ("(groups) from" in note and entry.group_column is None and not note.endswith("from 'group'")) or (
+            "patient/" in note
+        ):
+            outcome.splits.append(note)
     return outcome
 
 

@@ -1,0 +1,80 @@
+"""Folders as labs have them, and what a check of them finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.check import structure_findings
+from histobench.roi.data.source import DatasetSource, load_dataset
+
+
+def fill(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number % 250, 0, 0)).save(folder / name)
+
+
+PATIENTS = [f"P{p}/{c}/{k}.png" for p in range(6) for c in ("tumor", "normal") for k in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "tree", "groups"),
+    [
+        ([f"{c}/{k}.png" for c in "ab" for k in range(6)], "class/image", 0),
+        (PATIENTS, "patient/class/image", 6),
+        (
+            [f"{c}/P{p}{c}/{k}.png" for c in "ab" for p in range(4) for k in range(2)],
+            "class/patient/image",
+            8,
+        ),
+        ([f"{c}/{m}/{k}.png" for c in "abc" for m in ("20x", "40x") for k in range(4)], "class/image", 0),
+        ([f"tiles/{name}" for name in PATIENTS], "patient/class/image", 6),
+        ([f"tiles/{c}/{k}.png" for c in "ab" for k in range(6)], "class/image", 0),
+    ],
+)
+def test_trees_are_recognized(tmp_path: Path, names: list[str], tree: str, groups: int) -> None:
+    fill(tmp_path, *names)
+    dataset = load_dataset(tmp_path, split="0.5/0.5")
+    images = [image for part in dataset.splits.values() for image in part]
+    assert len(images) == len(names)
+    assert dataset.notes[0].endswith(f"read as {tree}")
+    assert len(dataset.notes) == 2
+    assert len({image.group for image in images} - {None}) == groups
+    assert dataset.classes in (("normal", "tumor"), ("a", "b"), ("a", "b", "c"))
+
+
+def test_splits_above_a_tree_of_patients(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"{s}/{s}{name}" for s in ("train", "test") for name in PATIENTS))
+    dataset = load_dataset(tmp_path)
+    assert dataset.classes == ("normal", "tumor")
+    assert {image.group for image in dataset.splits["test"]} == {f"testP{p}" for p in range(6)}
+
+
+def test_whole_slides_are_named_with_the_tools_that_tile_them(tmp_path: Path) -> None:
+    for name in ("a/1.svs", "b/2.ome.tif"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"II*\0")
+    with pytest.raises(HistobenchError, match=r"whole-slide files \(1.svs, 2.ome.tif\).*TRIDENT, LazySlide"):
+        load_dataset(tmp_path, split="0.5/0.5")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([f"a/{k}.png" for k in range(6)], "all images are of one class (a); two are needed"),
+        (
+            [f"{c}/patient{p}_{k}.png" for c in "ab" for p in range(3) for k in range(4)],
+            r"`group_regex` '(patient\d+)'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_before_images_are_opened(
+    tmp_path: Path, names: list[str], words: str
+) -> None:
+    fill(tmp_path, *names)
+    reading = DatasetSource(str(tmp_path), split="0.5/0.5").read()
+    assert any(words in finding.message for finding in structure_findings(reading.dataset))
