@@ -24,8 +24,6 @@ interface Pairs {
 
 interface TableData {
   metrics: Record<string, { test: string; note: string; count: number; pairs: Pairs }>;
-  /** Row i, column j: images that only run i of the two gets right. */
-  mcnemar: { runs: number[]; onlyFirst: Packed; p: Packed } | null;
   numImages: number;
   numGroups: number | null;
   resampled: string;
@@ -154,7 +152,7 @@ function TargetPair({ site, board, dataset, datasets, a, b, table, first, second
   const found = differenceOf(table, metric.name, a, b);
   return (
     <>
-      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={null} averaged={false} />}
+      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} averaged={false} />}
       <Differences site={site} board={board} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
       {datasets.length > 1 && <EveryDataset key={metric.name} site={site} board={board} dataset={dataset} datasets={datasets} names={names} metric={metric} />}
       <p class="fine">
@@ -175,7 +173,7 @@ function PairView({ site, board, dataset, datasets, a, b, table, first, second, 
   const found = differenceOf(table, metric.name, a, b);
   return (
     <>
-      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={exactOf(table, a, b)} averaged={first.averaged} />}
+      {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} averaged={first.averaged} />}
       <div class="columns">
         <Differences site={site} board={board} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
         <PerClass first={p} second={q} names={names} classes={first.classes} />
@@ -197,15 +195,6 @@ function inOrder(p: Predictions, images: Images, own: Images): Predictions {
   return { ...p, labels: order.map((k) => p.labels[k]), predicted: order.map((k) => p.predicted[k]), probabilities: Float64Array.from({ length: p.n * p.c }, (_, j) => p.probabilities[order[Math.floor(j / p.c)] * p.c + (j % p.c)]) };
 }
 
-function exactOf(table: TableData, a: number, b: number): [number, number, number] | null {
-  if (!table.mcnemar) return null;
-  const { runs, onlyFirst, p } = table.mcnemar;
-  const [i, j] = [runs.indexOf(a), runs.indexOf(b)];
-  if (i < 0 || j < 0) return null;
-  const only = unpack(onlyFirst);
-  return [only[i * runs.length + j], only[j * runs.length + i], unpack(p)[i * runs.length + j]];
-}
-
 interface VerdictProps {
   table: TableData;
   metric: Site["metrics"][0];
@@ -213,11 +202,10 @@ interface VerdictProps {
   names: [string, string];
   values: [number | null, number | null];
   found: Difference;
-  exact: [number, number, number] | null;
   averaged: boolean;
 }
 
-function Verdict({ table, metric, noun, names, values, found, exact, averaged }: VerdictProps) {
+function Verdict({ table, metric, noun, names, values, found, averaged }: VerdictProps) {
   const { holds } = found;
   const ahead = (found.difference ?? 0) * (metric.lower ? -1 : 1) >= 0 ? 0 : 1;
   const info = table.metrics[metric.name];
@@ -258,14 +246,6 @@ function Verdict({ table, metric, noun, names, values, found, exact, averaged }:
             {pValue(found.corrected)} <small>uncorrected {pValue(found.p)}</small>
           </dd>
         </div>
-        {exact && (
-          <div>
-            <dt>McNemar, of accuracy only{table.numGroups ? ", clustered" : ""}</dt>
-            <dd>
-              p {exact[2] < 0.001 ? "" : "= "}{pValue(exact[2])} <small>only one right: {exact[0]} against {exact[1]}</small>
-            </dd>
-          </div>
-        )}
       </dl>
       <p class="fine">
         {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, noun)}

@@ -443,11 +443,7 @@ def compare(
     encoders: str | Sequence[str] | None = None,
     seed: int | None = None,
     alpha: float = 0.05,
-    test: Literal["auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"] = "auto",
-    interval: Literal["logit-t", "percentile"] = "logit-t",
     rope: float = 0.01,
-    n_bootstrap: int | None = None,
-    random_state: int = 42,
     splits: bool = False,
 ) -> ComparisonTable:
     """Rank encoders by one metric and test every pair on the same test images.
@@ -471,17 +467,8 @@ def compare(
         Use only runs with this seed.
     alpha : float, default 0.05
         Error rate of the whole table.
-    test : {"auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"}, default "auto"
-        "auto" is "jackknife": simultaneous intervals decide. With another test its p-value decides, after
-        Holm's correction.
-    interval : {"logit-t", "percentile"}, default "logit-t"
-        Interval of each value. "percentile" is the older bootstrap, which is often too narrow.
     rope : float, default 0.01
         With several datasets: differences up to this are equivalent in practice.
-    n_bootstrap : int, optional
-        Resamples of the test "bootstrap" (default: 2000 or more, by the number of pairs).
-    random_state : int, default 42
-        Seed of the resampling.
     splits : bool, default False
         Compare over the train/test splits of `run(..., splits=...)` or `folds=`. Repeated folds have the
         corrected resampled t test with Holm's correction; leave-one-group-out is compared like one test set.
@@ -528,11 +515,7 @@ def compare(
     settings = CompareSettings(
         text(metric, "metric"),
         positive_number(alpha, "alpha"),
-        None if n_bootstrap is None else whole_number(n_bootstrap, "n_bootstrap", least=2),
-        whole_number(random_state, "random_state", least=0),
-        text(test, "test"),
         rope,
-        text(interval, "interval"),
     )
     if splits:
         tables, pooled = compare_split_runs(chosen, settings)
@@ -618,11 +601,7 @@ class Benchmark:
         encoders: str | Sequence[str] | None = None,
         seed: int | None = None,
         alpha: float = 0.05,
-        test: Literal["auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"] = "auto",
-        interval: Literal["logit-t", "percentile"] = "logit-t",
         rope: float = 0.01,
-        n_bootstrap: int | None = None,
-        random_state: int = 42,
         splits: bool = False,
     ) -> ComparisonTable:
         """Rank the encoders by one metric and test every pair; see `histobench.compare`.
@@ -641,7 +620,7 @@ class Benchmark:
             Use only runs with this seed.
         alpha : float, default 0.05
             Error rate of the whole table.
-        test, interval, rope, n_bootstrap, random_state, splits
+        rope, splits
             As in `histobench.compare`.
 
         Returns

@@ -59,25 +59,6 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoders", help="only these encoders, comma-separated")
     parser.add_argument("--alpha", type=float, default=0.05, help="error rate of a table (default: 0.05)")
     parser.add_argument(
-        "--n_bootstrap",
-        type=int,
-        help="resamples of --test bootstrap (default: 2000 or more, by the number of pairs)",
-    )
-    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
-    parser.add_argument(
-        "--test",
-        choices=("auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"),
-        default="auto",
-        help="auto (default) is jackknife: intervals that hold for all pairs at once (max-t); the others "
-        "use p-values with Holm's correction",
-    )
-    parser.add_argument(
-        "--interval",
-        choices=("logit-t", "percentile"),
-        default="logit-t",
-        help="interval of each value: logit-t (default), or percentile (older bootstrap, often too narrow)",
-    )
-    parser.add_argument(
         "--rope",
         type=float,
         default=0.01,
@@ -115,9 +96,7 @@ def compare_command(args: argparse.Namespace) -> int:
     from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
     from histobench.roi.results.reader import load_runs, split_runs
 
-    settings = CompareSettings(
-        args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test, args.rope, args.interval
-    )
+    settings = CompareSettings(args.metric, args.alpha, args.rope)
     runs = select_runs(
         (split_runs if args.splits else load_runs)(args.results),
         task=args.task,

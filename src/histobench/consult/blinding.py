@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -17,7 +18,7 @@ from histobench.consult.study import BlindingCheck, Case, Cassette, groups_of
 from histobench.consult.study_plan import ROLES
 from histobench.consult.tool_text import read_neighbours
 from histobench.core.plain_data import parse_json
-from histobench.statistics.jackknife import LOGIT, jackknife_bounds, leave_one_out
+from histobench.statistics.jackknife import bounds, leave_one_out
 from histobench.statistics.resampling import sampling_design
 
 Floats = NDArray[np.float64]
@@ -112,12 +113,12 @@ def _auc(
     if design.n_units < 2:
         return 0.5, 0.0, 1.0
     found = leave_one_out(auc, design, max_blocks=100)
-    low, high = jackknife_bounds(found, LOGIT, len(label) / 2, level=LEVEL)
+    low, high = bounds(replace(found, size=len(label) / 2), level=LEVEL)
     value, clip = float(found.values[0]), 1 / len(label)
-    center, bounds = (logit(np.clip(each, clip, 1 - clip)) for each in (value, np.array([low[0], high[0]])))
+    center, ends = (logit(np.clip(each, clip, 1 - clip)) for each in (value, np.array([low[0], high[0]])))
     # Without a leak two folds agree by chance in both directions, which the groups' own spread does not show:
     # the variance is twice as large.
-    wider = expit(center + np.sqrt(2) * (bounds - center))
+    wider = expit(center + np.sqrt(2) * (ends - center))
     return value, float(wider[0]), float(wider[1])
 
 

@@ -5,15 +5,14 @@
     findings_of("study/").as_json()         everything, as `histobench consult table --json` writes it
 
 Everything is paired by case (in sequences: by the place in the sequence) and has its interval from one
-method: whole groups (in sequences: whole sequences) are left out one at a time, on the logit scale for shares
-and on Fisher's scale for differences, with Student's t. A p-value is 1 minus the highest level at which the
-interval excludes 0.
+method: whole groups (in sequences: whole sequences) are left out one at a time (`statistics.jackknife`). A
+p-value is 1 minus the highest level at which the interval excludes 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +26,6 @@ from histobench.consult.arms import DOSES, SEQUENCE_ARMS, change_of, role_of
 from histobench.consult.measures import (
     DIFFERENCES,
     MEASURES,
-    PIECES,
     MeasuredRun,
     Plays,
     area_under_risk_coverage,
@@ -37,14 +35,16 @@ from histobench.consult.measures import (
 )
 from histobench.consult.study import RUNS, RegisteredContrast, Study, groups_of, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.statistics.intervals import Interval, most_unseen
+from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import (
-    FISHER,
-    LOGIT,
+    SHARE_OF_UNSEEN,
+    UNIT_RANGE,
     LeaveOneOut,
-    effective_size,
-    jackknife_bounds,
+    bounds,
+    bunch,
     leave_one_out,
+    pair_t,
+    t_p_value,
 )
 from histobench.statistics.power import effective_number
 from histobench.statistics.resampling import Counts, SamplingDesign, sampling_design
@@ -61,8 +61,6 @@ RELIANCE_BINS = 5
 #: No contrast is tested with fewer groups (or sequences), or fewer effective cases with a wrong tool.
 LEAST_GROUPS = 8
 LEAST_WRONG = 10.0
-#: Variances up to this are rounding.
-_ROUNDING = 1e-20
 #: What two agents are compared by.
 COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
 #: What is told of sequences.
@@ -208,12 +206,12 @@ Tested = TypeVar("Tested", Contrast, AgentsDifference)
 
 @dataclass(frozen=True)
 class Basis:
-    """How much a number rests on; `worth` is its cases if those of a group are alike (`effective_size`)."""
+    """How much a share rests on; `bunch` is the part of its cases that may turn together, unseen."""
 
     units: int
     effective_units: float
     effective: float
-    worth: float
+    bunch: float
 
 
 @dataclass(frozen=True)
@@ -240,25 +238,23 @@ class AgentsCompared:
         return len(np.unique(self.design.unit_of[self.samples]))
 
     @cached_property
-    def basis(self) -> Basis:
-        """What the rarest of the ratios that it is made of rests on."""
-        bases = [
+    def bases(self) -> list[Basis]:
+        """What each of the shares that it is made of rests on."""
+        return [
             _basis(evaluation.plays.sample, weight, self.design)
             for evaluation, measure in self.evaluations
-            for weight in evaluation.among(measure)
+            for weight in evaluation.among(measure)[: 1 if measure == "over_tool" else None]
         ]
-        return Basis(*(min(values) for values in zip(*map(astuple, bases), strict=True)))
 
     @cached_property
-    def pieces(self) -> list[tuple[str, Basis]]:
-        """The shares of which a single measure is the difference; none for a difference between arms."""
-        evaluation, measure = self.evaluations[0]
-        if len(self.evaluations) > 1:
-            return []
-        return [
-            (piece, _basis(evaluation.plays.sample, evaluation.among(piece)[0], self.design))
-            for piece in PIECES.get(measure, ())
-        ]
+    def basis(self) -> Basis:
+        """What the rarest of the shares that it is made of rests on."""
+        return Basis(
+            min(each.units for each in self.bases),
+            min(each.effective_units for each in self.bases),
+            min(each.effective for each in self.bases),
+            max(each.bunch for each in self.bases),
+        )
 
 
 class StudyFindings:
@@ -440,9 +436,7 @@ class StudyFindings:
         found = leave_one_out(evaluation, self._design(plays))
         estimates = {}
         for name in MEASURES:
-            comparison = self._alone(name, plays, evaluation)
-            columns = found.columns([name, *(piece for piece, _ in comparison.pieces)])
-            estimates[name] = self._estimate(comparison, columns)
+            estimates[name] = self._estimate(self._alone(name, plays, evaluation), found.columns([name]))
         if arm not in ("none", *SEQUENCE_ARMS) and (agent, "none") in self.plays:
             estimates["over_none"] = self.compare("final", (agent, arm), (agent, "none"))[0]
         encoder = self.study.facts.encoder(role_of(arm))
@@ -554,21 +548,16 @@ class StudyFindings:
             value = _finite(float(comparison.value(whole)[0]))
             return Estimate(value, _without("a ratio of two differences"))
         known = found or _left_out(comparison)
-        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison, LEVEL))
+        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison))
 
     def _p_value(self, comparison: AgentsCompared) -> float | None:
-        """1 minus the highest level at which the interval excludes 0."""
+        """Of "no difference": below 0.05 exactly where the interval excludes 0."""
         found = _left_out(comparison)
-        if _bounds(found, comparison, LEVEL).low is None:
+        if _bounds(found, comparison).low is None:
             return None
-        low, high = 0.0, 40.0  # p = exp(-x)
-        for _ in range(50):
-            middle = (low + high) / 2
-            if _bounds(found, comparison, -np.expm1(-middle)).contains(0.0):
-                high = middle
-            else:
-                low = middle
-        return float(np.exp(-(low + high) / 2)) if high > 1e-9 else 1.0
+        known = _with_unseen(found, comparison)
+        error = np.sqrt(known.variance + known.unseen_variance)
+        return float(t_p_value(pair_t(known.values, error), known.degrees)[0])
 
     def _evaluation(self, agent: str, arm: str) -> MeasuredRun:
         key = (agent, arm)
@@ -603,70 +592,44 @@ def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) ->
     sizes = np.bincount(unit[here], minlength=design.n_units)
     totals = np.bincount(unit, weight, minlength=design.n_units)
     effective = effective_number(weight)
-    return Basis(
-        int((sizes > 0).sum()),
-        effective_number(totals),
-        effective,
-        effective_size(effective, sizes[sizes > 0]),
-    )
+    return Basis(int((sizes > 0).sum()), effective_number(totals), effective, bunch(sizes) / effective)
 
 
 def _left_out(comparison: AgentsCompared) -> LeaveOneOut:
-    names = [piece for piece, _ in comparison.pieces]
-    evaluation, measure = comparison.evaluations[0]
-
-    def evaluate(counts: Counts) -> Mapping[str, Floats]:
-        if len(comparison.evaluations) > 1:
-            return {"value": comparison.value(counts)}
-        values = evaluation(counts)
-        return {name: values[name] for name in (measure, *names)}
-
-    return leave_one_out(evaluate, comparison.design)
+    return leave_one_out(lambda counts: {"value": comparison.value(counts)}, comparison.design)
 
 
-def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Interval:
-    """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth.
+def _moves(comparison: AgentsCompared) -> Floats:
+    moves = np.array([[basis.bunch] for basis in comparison.bases])
+    return moves * (SHARE_OF_UNSEEN**0.5 if comparison.difference else 1.0)
 
-    A difference of two shares in one arm reaches at least as far as the intervals of both, added up in
-    squares (MOVER; Newcombe 2001): a share next to 0 or 1 has a longer tail than the difference shows.
-    """
+
+def unseen_move(comparison: AgentsCompared) -> float:
+    """What its interval adds to its standard error, as the root of a sum of squares."""
+    return float((_moves(comparison) ** 2).sum()) ** 0.5
+
+
+def _with_unseen(found: LeaveOneOut, comparison: AgentsCompared) -> LeaveOneOut:
+    """The unseen moves of every share that it is made of; those of two arms met the same cases."""
+    moves, basis = _moves(comparison), comparison.basis
+    signs = -1.0 if comparison.difference else -np.sign(found.values - 0.5)
+    freedom = max(basis.effective_units - 1, 1.0)
+    return replace(found, unseen=signs * moves, size=max(basis.effective, 1.0), freedom=freedom)
+
+
+def _bounds(found: LeaveOneOut, comparison: AgentsCompared) -> Interval:
+    """The interval of a comparison; the rarest of the shares that it is made of decides what it is worth."""
     basis = comparison.basis
     if not np.isfinite(found.values[0]):
         return _without("no case to estimate it from")
     if basis.units < 2:
         return _without(f"{basis.units} groups have cases for it, 2 are needed")
-    value = float(found.values[0])
-    still = comparison.difference and not (found.variance[0] > _ROUNDING)
-    if still:  # no group differs from another: what was not seen may still be
-        unseen = most_unseen(basis.units, level=level)
-        low, high = (value, value) if comparison.pieces else (value - unseen, value + unseen)
-    else:
-        low, high = _reach(found, 0, basis, level, difference=comparison.difference)
-    if comparison.pieces:
-        (plus, plus_basis), (minus, minus_basis) = comparison.pieces
-        one, other = found.names.index(plus), found.names.index(minus)
-        plus_low, plus_high = _reach(found, one, plus_basis, level, difference=False)
-        minus_low, minus_high = _reach(found, other, minus_basis, level, difference=False)
-        first, second = found.values[one], found.values[other]
-        low = min(low, value - float(np.hypot(first - plus_low, minus_high - second)))
-        high = max(high, value + float(np.hypot(plus_high - first, second - minus_low)))
-    if not np.isfinite([low, high, found.variance[0]]).all():
-        return _without("it is undefined without one of the groups")
+    within = (-np.inf, np.inf) if comparison.difference else UNIT_RANGE
+    (low,), (high,) = bounds(_with_unseen(found, comparison), within, level=LEVEL)
     if comparison.difference:
-        low, high = max(low, -1.0), min(high, 1.0)
-    return Interval(low, high, level, METHOD, len(found.left_out))
-
-
-def _reach(
-    found: LeaveOneOut, column: int, basis: Basis, level: float, *, difference: bool
-) -> tuple[float, float]:
-    """The bounds of one column; groups count by their weight in the degrees of freedom (Kish)."""
-    freedom = min(found.freedom, max(basis.effective_units - 1.0, 1.0))
-    known = replace(found.columns([found.names[column]]), freedom=freedom)
-    scale = FISHER if difference else LOGIT
-    size = max(basis.effective, 1.0)
-    low, high = jackknife_bounds(known, scale, size, effective=max(basis.worth, 1.0), level=level)
-    return float(low[0]), float(high[0])
+        low, high = np.clip([low, high], -1.0, 1.0)
+    why = "it is undefined without one of the groups"
+    return Interval.of(low, high, level=LEVEL, method=METHOD, n_valid=len(found.left_out), why_none=why)
 
 
 def _without(reason: str) -> Interval:

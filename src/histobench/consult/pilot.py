@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.findings import AgentsCompared, StudyFindings
+from histobench.consult.findings import AgentsCompared, StudyFindings, unseen_move
 from histobench.consult.study import RegisteredContrast
 from histobench.core.errors import HistobenchError
 from histobench.statistics.power import PowerEstimate, power_from_predictions
@@ -106,6 +106,7 @@ def _plan(
             alpha=alpha,
             n_resamples=SIMULATED,
             seed=seed,
+            unseen=unseen_move(comparison),
         )
     except ValueError:
         reason = "it does not vary over the cases of the pilot"

@@ -28,7 +28,7 @@ from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.stored_episode import find_result_files, read_files
-from histobench.statistics.intervals import clustered_bounds
+from histobench.mint.results.uncertainty import tasks_interval
 from histobench.statistics.tests import Agreement, cohen_kappa
 
 #: What every grader is asked; the rubric, its grades and the answer are put in.
@@ -298,8 +298,10 @@ def pass_rates(
             if len(tasks) > 1:
                 solved = [sum(results) for results in tasks.values()]
                 played = [len(results) for results in tasks.values()]
-                low, high = clustered_bounds(solved, played, strata=[dataset for dataset, _ in tasks])
-                found[run, name] = (sum(played), sum(solved) / sum(played), low, high)
+                interval = tasks_interval(solved, played, datasets=[dataset for dataset, _ in tasks])
+                if interval.low is not None and interval.high is not None:
+                    rate = sum(solved) / sum(played)
+                    found[run, name] = (sum(played), rate, interval.low, interval.high)
     return found
 
 

@@ -18,7 +18,7 @@ from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
 from histobench.roi.comparison.answer import Evidence, evidence_of_statistics
 from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unchecked_words
-from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
+from histobench.roi.comparison.pairs import MAX_T, Pairs
 from histobench.roi.comparison.table_statistics import (
     TESTED,
     MetricStatistics,
@@ -241,7 +241,7 @@ def _finished(
             {name: run.metrics for name, run in readable.values()},
             of_patients=any(run.task == PATIENT for _, run in readable.values()),
         )
-        result.tests[metric] = (TEST_NAMES.get(found.test, ""), ". ".join(filter(None, notes)))
+        result.tests[metric] = (MAX_T if found.test else "", ". ".join(filter(None, notes)))
         if found.standings is not None:
             winner = found.standings.winner
             result.winners[metric] = {
@@ -333,23 +333,15 @@ def _add_cells(
 def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
     """Every pair of every tested metric: what the compare page shows. Runs go by their number."""
     number_of = {name: number for number, (name, _) in job.runs.items()}
-    discordance = statistics.discordance
     return {
         "metrics": {
             metric: {
-                "test": TEST_NAMES.get(found.test, ""),
+                "test": MAX_T if found.test else "",
                 "note": found.note,
                 "count": len(found.pairs),
                 "pairs": _columns(found.pairs, number_of),
             }
             for metric, found in statistics.metrics.items()
-        },
-        "mcnemar": None
-        if discordance is None
-        else {
-            "runs": [number_of[name] for name in discordance.names],
-            "onlyFirst": packed(discordance.only_first),
-            "p": packed(discordance.p_values),
         },
         "numImages": statistics.n_images,
         "numGroups": statistics.n_groups,

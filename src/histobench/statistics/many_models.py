@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -28,10 +28,9 @@ from scipy import special, stats
 from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import (
-    FEWEST_DEGREES,
+    SHARE_OF_UNSEEN,
     LeaveOneOut,
     pair_errors,
-    pair_statements,
     pair_t,
     t_p_value,
     t_quantile,
@@ -46,37 +45,51 @@ DRAWS = 4000
 
 @dataclass(frozen=True)
 class SimultaneousPairs:
-    """Every model against every other, [m, m]: row minus column, NaN where there is no number.
-
-    `error` [i, j] is the standard error of the lower bound of i - j, and so of the upper bound of j - i.
-    """
+    """Every model against every other, [m, m]: row minus column, NaN where there is no number."""
 
     names: tuple[str, ...]
     difference: StoredFloats
-    error: StoredFloats
-    critical: float  # standard errors to either side
+    error: StoredFloats  # standard errors
+    freedom: StoredFloats  # degrees of freedom of each
     comparisons: float  # how many independent comparisons the pairs are worth
-    p_adjusted: StoredFloats  # below 1 - level exactly where the interval excludes 0
     lower_is_better: bool
     level: float = 0.95
     span: float = np.inf  # differences lie within -span and span
-    freedom: float = np.nan  # degrees of freedom of the standard errors
+
+    def _bounds(self, level: float) -> tuple[Floats, Floats]:
+        reach = t_quantile(self.freedom, level) * self.error
+        return (
+            np.maximum(self.difference - reach, -self.span),
+            np.minimum(self.difference + reach, self.span),
+        )
+
+    @cached_property
+    def _together(self) -> tuple[Floats, Floats]:
+        return self._bounds(self.level ** (1 / self.comparisons))
 
     @property
     def low(self) -> Floats:
         """Lower ends of the simultaneous intervals."""
-        return np.maximum(self.difference - self.critical * self.error, -self.span)
+        return self._together[0]
 
     @property
     def high(self) -> Floats:
         """Upper ends of the simultaneous intervals."""
-        return np.minimum(self.difference + self.critical * self.error.T, self.span)
+        return self._together[1]
 
-    def alone(self) -> tuple[Floats, Floats, Floats]:
-        """Lower ends, upper ends and p-values of each pair as if it were the only one."""
-        if not np.isfinite(self.critical):
-            return self.error, self.error, self.error
-        return pair_statements(self.difference, self.error, self.freedom, level=self.level, span=self.span)
+    @cached_property
+    def p_value(self) -> Floats:
+        """The p-value of each pair as if it were the only one."""
+        return t_p_value(pair_t(self.difference, self.error), self.freedom)
+
+    @property
+    def p_adjusted(self) -> Floats:
+        """Below 1 - level exactly where the simultaneous interval excludes 0."""
+        return np.asarray(-np.expm1(self.comparisons * np.log1p(-np.minimum(self.p_value, 1 - 1e-16))))
+
+    def alone(self) -> tuple[Floats, Floats]:
+        """Lower and upper ends of each pair as if it were the only one."""
+        return self._bounds(self.level)
 
     @property
     def better(self) -> NDArray[np.bool_]:
@@ -85,40 +98,14 @@ class SimultaneousPairs:
 
 
 def simultaneous_pairs(
-    found: LeaveOneOut,
-    *,
-    level: float = 0.95,
-    lower_is_better: bool = False,
-    floor: Floats | None = None,
-    span: float = np.inf,
+    found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False, span: float = np.inf
 ) -> SimultaneousPairs:
-    """Intervals of all pairwise differences that hold together with probability `level`.
-
-    `floor` as for `pair_errors`; bounds lie within -span and span.
-    """
-    m, freedom = len(found.values), found.freedom
-    difference, error = pair_errors(found, level=level, floor=floor)
-    if not freedom >= FEWEST_DEGREES or m < 2:
-        nothing = np.full((m, m), np.nan)
-        return SimultaneousPairs(
-            found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better, level, span
-        )
-    comparisons = independent_comparisons(found.covariance, freedom, level=level)
-    alpha = 1 - level ** (1 / comparisons)
-    p_value = t_p_value(pair_t(difference, error), freedom)
-    p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(p_value, 1 - 1e-16)))
-    np.fill_diagonal(p_adjusted, 1.0)
+    """Intervals of all pairwise differences that hold together with probability `level`."""
+    difference, error, freedom = pair_errors(found)
+    least = float(np.min(found.degrees, initial=np.inf))
+    comparisons = independent_comparisons(found.covariance, least, level=level)
     return SimultaneousPairs(
-        names=found.names,
-        difference=difference,
-        error=error,
-        critical=t_quantile(freedom, 1 - alpha),
-        comparisons=comparisons,
-        p_adjusted=p_adjusted,
-        lower_is_better=lower_is_better,
-        level=level,
-        span=span,
-        freedom=freedom,
+        found.names, difference, error, freedom, comparisons, lower_is_better, level, span
     )
 
 
@@ -129,7 +116,7 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
     1.0
     """
     m = len(covariance)
-    pairs = m * (m - 1) / 2
+    pairs = max(m * (m - 1) / 2, 1.0)
     if m < 3 or not np.isfinite(covariance).all():
         return pairs
     weight = m / (m + freedom)
@@ -201,6 +188,7 @@ REPETITIONS = 4000
 #: measured: for the value (less leaves it too high among equals, more takes off too much from a true
 #: winner), and for the lower end of its interval.
 AS_A_RULE, AT_WORST = 1.0, 2.0
+WINNER = "corrected winner"
 
 
 @dataclass(frozen=True)
@@ -227,13 +215,7 @@ class WinnerValue:
 
 
 def best_set(pairs: SimultaneousPairs) -> BestSet:
-    """The leader, and every model whose simultaneous interval against the leader includes 0.
-
-    Without a statement about spread every model may be the best.
-    """
-    m = len(pairs.names)
-    if m < 2 or not np.isfinite(pairs.critical):
-        return BestSet(pairs.names, np.ones(m, dtype=bool), np.full(m, np.nan))
+    """The leader, and every model whose simultaneous interval against the leader includes 0."""
     # The leader is nowhere behind; of equals the first.
     behind = pairs.difference > 0 if pairs.lower_is_better else pairs.difference < 0
     leader = int(behind.sum(axis=1).argmin())
@@ -242,69 +224,58 @@ def best_set(pairs: SimultaneousPairs) -> BestSet:
 
 def winner_value(
     found: LeaveOneOut,
+    ordinary: Interval,
     *,
-    level: float = 0.95,
     lower_is_better: bool = False,
-    picked: str | None = None,
-    ordinary: tuple[float, float] | None = None,
+    within: tuple[float, float] = (-np.inf, np.inf),
 ) -> WinnerValue:
-    """The winner's value and interval, on the scale of `found` (a logarithm of the odds suits shares).
+    """The winner's value and interval, corrected for having been picked.
 
-    `picked` is the winner, where values next to the end of a scale do not tell it. `ordinary` is the interval
-    that it has without having been picked. The one returned reaches at least as far, and on the side of the
-    others as much further as having been picked asks for.
+    `ordinary` is the interval that the winner has without having been picked. The one returned reaches at
+    least as far, and on the side of the others as much further as having been picked asks for.
     """
     sign = -1.0 if lower_is_better else 1.0
     values = sign * found.values
-    winner = int(np.nanargmax(values)) if picked is None else found.names.index(picked)
-    name, measured = found.names[winner], float(found.values[winner])
+    winner = int(np.nanargmax(values))
+    name, measured, level = found.names[winner], float(found.values[winner]), ordinary.level
     covariance = found.covariance
-    own = float(covariance[winner, winner]) ** 0.5
-    if not found.freedom >= FEWEST_DEGREES or not np.isfinite(covariance).all():
-        reason = "the units do not show how far the values vary"
-        nothing = Interval(None, None, level, "corrected winner", reason=reason)
+    if ordinary.low is None or ordinary.high is None or not np.isfinite(covariance).all():
+        nothing = Interval(None, None, level, WINNER, 0, ordinary.reason or "the value has no interval")
         return WinnerValue(name, measured, measured, nothing)
-    m = len(values)
-    blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
+    m, freedom = len(values), float(found.degrees[winner])
+    # What was not seen varies as well, for each model on its own.
+    covariance = covariance + np.diag(SHARE_OF_UNSEEN * found.unseen_variance)
+    blended, _ = towards_equal_correlation(covariance, m / (m + freedom)) if m > 1 else (covariance, 0)
     noise = normal_draws(blended, REPETITIONS)
-    spread, highest = np.sqrt(np.diag(blended)), noise.max(axis=1)
-    _, error = pair_errors(found)
-    # Who wins by luck often also shows too little spread; those close to it know better.
-    close = values[winner] - values <= AT_WORST * error[winner]
-    own = max(own, float(np.diag(covariance)[close].mean()) ** 0.5)
-    if own == 0:
-        low, high = (None, None) if ordinary is None else ordinary
-        why = "the units show no spread" if ordinary is None else None
-        return WinnerValue(name, measured, measured, Interval(low, high, level, "corrected winner", 0, why))
-    spread = np.where(spread > 0, spread, own)
+    spread = np.sqrt(np.maximum(np.diag(blended), np.finfo(float).tiny))
+    error = pair_errors(found)[1][winner]
+    # The winner by chance often also shows too little spread; those close to it know better.
+    close = values[winner] - values <= AT_WORST * error
+    own = max(float(covariance[winner, winner]), float(np.diag(covariance)[close].mean())) ** 0.5
 
     def excess(closer: float) -> Floats:
         """What winners of the repeated contest have too much, in standard errors."""
-        true = np.minimum(values[winner], values + closer * error[winner])
-        # Whoever stays below the winner's worst in every repetition wins none of them.
-        able = np.flatnonzero(true + highest >= true[winner] + noise[winner].min())
-        drawn = true[able, None] + noise[able]
-        wins = drawn.argmax(axis=0)
-        won = able[wins]
-        return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[won]) / spread[won])
+        true = np.minimum(values[winner], values + closer * error)
+        drawn = true[:, None] + noise
+        won = drawn.argmax(axis=0)
+        return np.asarray((drawn[won, np.arange(REPETITIONS)] - true[won]) / spread[won])
 
-    tails = np.random.default_rng([0, 1]).chisquare(found.freedom, REPETITIONS)
-    inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)
-    reach = t_quantile(found.freedom, level)
-    half = reach * own
+    tails = np.random.default_rng([0, 1]).chisquare(freedom, REPETITIONS)
+    inflated = excess(AT_WORST) * np.sqrt(freedom / tails)
     # How much further than an ordinary interval of the same level.
-    further = max(float(np.quantile(inflated, (1 + level) / 2)) / reach, 1.0)
-    if ordinary is None:
-        down = up = half
+    further = max(float(np.quantile(inflated, (1 + level) / 2)) / float(t_quantile(freedom, level)), 1.0)
+    value = measured - sign * max(float(excess(AS_A_RULE).mean()), 0.0) * own
+    low, high = ordinary.low, ordinary.high
+    if lower_is_better:
+        high = measured + further * (high - measured)
     else:
-        down, up = np.abs(np.array(ordinary)[:: 1 if sign > 0 else -1] - measured).tolist()
-    lower = values[winner] - further * max(down, half)
-    ends = sorted((sign * lower, sign * (values[winner] + max(up, half))))
+        low = measured - further * (measured - low)
+    least, most = within
     return WinnerValue(
         name=name,
         measured=measured,
-        value=float(sign * (values[winner] - max(float(excess(AS_A_RULE).mean()), 0.0) * own)),
-        interval=Interval(ends[0], ends[1], level, "corrected winner"),
+        value=float(np.clip(value, least, most)),
+        interval=Interval(max(low, least), min(high, most), level, WINNER),
     )
 
 

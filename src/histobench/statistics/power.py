@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from histobench.statistics.jackknife import t_quantile
+from histobench.statistics.jackknife import LEAST_FREEDOM, freedom_of_sizes, t_quantile
 from histobench.statistics.resampling import Metric, SamplingDesign, replicates
 
 # A plan from a pilot that knows its own noise only roughly: a range of sizes, and what a size assures.
@@ -29,6 +29,8 @@ class Pilot:
     standard_error: float  # of the difference on the pilot
     units: int
     freedom: float  # degrees of freedom of that standard error
+    unseen: float = 0.0  # what `compare` adds to the standard error, as the root of a square
+    test_freedom: float = np.inf  # degrees of freedom that `compare` takes t with, at most
 
     def spreads(self, shares: ArrayLike) -> Floats:
         """What the pilot's standard error may truly be: these quantiles of it."""
@@ -38,6 +40,15 @@ class Pilot:
     def freedom_at(self, units: float) -> float:
         """The degrees of freedom that a study of that many units like these has."""
         return max((self.freedom + 1) * units / self.units - 1, 0.5)
+
+    def reach_at(self, units: float, spread: ArrayLike, alpha: float) -> Floats:
+        """How many standard errors a difference must have on so many units, with all that `compare` adds.
+
+        The unseen moves shrink as 1 / units, and the standard error (`spread` on the pilot) as its root.
+        """
+        freedom = max(min(self.freedom, self.test_freedom) * units / self.units, LEAST_FREEDOM)
+        added = self.unseen**2 * self.units / units / np.asarray(spread, dtype=np.float64) ** 2
+        return np.asarray(t_quantile(min(freedom, units - 1.0), 1 - alpha) * np.sqrt(1 + added))
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def t_power(pilot: Pilot, spread: ArrayLike, units: float, delta: float, *, alph
     0.8
     """
     freedom = pilot.freedom_at(units)
-    reach = t_quantile(freedom, 1 - alpha)
+    reach = pilot.reach_at(units, spread, alpha)
     centre = delta / (np.asarray(spread, dtype=np.float64) * math.sqrt(pilot.units / units))
     if freedom > 500:  # the noncentral t is slow and, for far centres, unsure of itself here
         upper = special.ndtr(centre - reach)
@@ -131,62 +142,6 @@ def effective_number(sizes: ArrayLike) -> float:
     return float(weights.sum() ** 2 / total) if total > 0 else 0.0
 
 
-def class_freedom(labels: ArrayLike, unit_of: ArrayLike | None = None) -> float:
-    """Degrees of freedom for metrics of several classes: those of the class with the fewest units count.
-
-    Single samples (`unit_of` None): one less than there are. Groups of one class each: Welch's formula over
-    the classes. Mixed groups: one less than the groups in which the rarest class occurs.
-
-    >>> class_freedom([0, 0, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1, 2])
-    1.0
-    """
-    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
-    if unit_of is None:
-        return len(classes) - 1.0
-    units = np.unique(np.asarray(unit_of), return_inverse=True)[1]
-    occurs = np.zeros((units.max(initial=-1) + 1, classes.max(initial=-1) + 1), dtype=bool)
-    occurs[units, classes] = True
-    most = len(occurs) - 1.0
-    sizes = occurs.sum(axis=0)
-    if (occurs.sum(axis=1) > 1).any():
-        return float(min(most, max(sizes.min() - 1.0, min(most, 1.0))))
-    return min(most, _welch(sizes.astype(np.float64)))
-
-
-def effective_freedom(design: SamplingDesign, labels: ArrayLike | None = None) -> float:
-    """Degrees of freedom of a variance between units, units counted by their size.
-
-    With `labels` (for metrics that average over classes) also the units of each class are counted, and the
-    smaller figure holds: a rare class that lies in few patients decides how well a class average is known.
-    Units of one size, as images are, give `SamplingDesign.degrees_of_freedom`.
-
-    >>> from histobench.statistics.resampling import sampling_design
-    >>> round(effective_freedom(sampling_design(5)), 9)
-    4.0
-    """
-    found = _welch(_numbers(design.unit_of, design.stratum_of[design.unit_of]))
-    if labels is None or not design.is_clustered:
-        return found
-    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
-    return min(found, _welch(_numbers(design.unit_of, classes)))
-
-
-def _numbers(unit_of: NDArray[np.int64], part_of: NDArray[np.int64]) -> Floats:
-    """The effective number of units in each part (stratum or class) of the samples."""
-    parts = int(part_of.max(initial=-1)) + 1
-    units = int(unit_of.max(initial=-1)) + 1
-    sizes = np.bincount(part_of * units + unit_of, minlength=parts * units).reshape(parts, units)
-    return np.array([effective_number(row[row > 0]) for row in sizes], dtype=np.float64)
-
-
-def _welch(numbers: Floats) -> float:
-    """Welch's formula over parts that weigh equally; a part of one unit shows no spread and is left out."""
-    numbers = numbers[numbers > 1 + 1e-9]
-    if len(numbers) == 0:
-        return 0.0
-    return float((1 / numbers).sum() ** 2 / (1 / (numbers**2 * (numbers - 1))).sum())
-
-
 Floats = NDArray[np.float64]
 
 #: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
@@ -219,31 +174,6 @@ class PowerEstimate:
     standard_error: float  # of the difference on the present test set
 
 
-def mcnemar_samples(discordant: float, delta: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
-    """Samples for McNemar's test to see a difference `delta` in accuracy (Connor 1987).
-
-    `discordant` is the share of samples that exactly one of the two models gets right; it cannot be
-    smaller than delta.
-
-    >>> mcnemar_samples(0.1, 0.05)
-    312
-    """
-    _check(delta, alpha, power)
-    if not delta <= discordant <= 1:
-        raise ValueError(f"the discordant share {discordant:g} must lie between delta ({delta:g}) and 1")
-    spread = special.ndtri(1 - alpha / 2) * discordant**0.5
-    spread += special.ndtri(power) * (discordant - delta**2) ** 0.5
-    return math.ceil(float(spread**2 / delta**2))
-
-
-def mcnemar_power(discordant: float, delta: float, n_samples: int, *, alpha: float = 0.05) -> float:
-    """The chance that McNemar's test on `n_samples` samples sees `delta` (inverse of `mcnemar_samples`)."""
-    _check(delta, alpha, 0.5)
-    spread = max(discordant - delta**2, 1e-300) ** 0.5
-    reach = delta * n_samples**0.5 - special.ndtri(1 - alpha / 2) * discordant**0.5
-    return float(special.ndtr(reach / spread))
-
-
 def units_for_error(
     standard_error: float, n_units: int, delta: float, *, alpha: float = 0.05, power: float = 0.8
 ) -> int:
@@ -267,12 +197,15 @@ def simulated_power(
     alpha: float = 0.05,
     n_resamples: int = 1000,
     seed: int = 0,
+    unseen: float = 0.0,
+    test_freedom: float = np.inf,
 ) -> float:
     """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
 
     Test sets are drawn from the stored predictions; the observed difference is taken out and `delta` put
     in, so only the noise comes from the data. A difference shows when it exceeds Student's quantile times
-    its standard error, which varies from one test set to the next as the degrees of freedom make it.
+    its standard error, which varies from one test set to the next as the degrees of freedom make it, and to
+    which `compare` adds what was not seen (`unseen` on the present test set).
     """
     _check(delta, alpha, 0.5)
     observed = _difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0]
@@ -286,17 +219,18 @@ def simulated_power(
     noise = noise[np.isfinite(noise)]
     if len(noise) < 2:
         return 0.0
-    pilot = _pilot(1.0, design)
+    pilot = _pilot(1.0, design, unseen, test_freedom)
     noise = (noise - observed) * _small_sample(pilot.freedom)
     freedom = pilot.freedom_at(n_units)
     varies = np.sqrt(np.random.default_rng([seed, 1]).chisquare(freedom, len(noise)) / freedom)
-    shown = np.abs(noise + delta) > t_quantile(freedom, 1 - alpha) * noise.std(ddof=1) * varies
-    return float(shown.mean())
+    error = noise.std(ddof=1) * varies
+    reach = pilot.reach_at(n_units, np.maximum(error, 1e-12) * math.sqrt(n_units / design.n_units), alpha)
+    return float((np.abs(noise + delta) > reach * error).mean())
 
 
-def _pilot(standard_error: float, design: SamplingDesign) -> Pilot:
-    freedom = min(design.degrees_of_freedom, effective_freedom(design))
-    return Pilot(standard_error, design.n_units, freedom)
+def _pilot(standard_error: float, design: SamplingDesign, unseen: float, test_freedom: float) -> Pilot:
+    freedom = min(design.degrees_of_freedom, max(freedom_of_sizes(np.bincount(design.unit_of)), 1.0))
+    return Pilot(standard_error, design.n_units, freedom, unseen, test_freedom)
 
 
 def _small_sample(freedom: float) -> float:
@@ -314,12 +248,15 @@ def power_from_predictions(
     power: float = 0.8,
     n_resamples: int = 1000,
     seed: int = 0,
+    unseen: float = 0.0,
+    test_freedom: float = np.inf,
 ) -> PowerEstimate:
     """Units needed to see `delta`, from two models' stored predictions on the same samples.
 
     The normal formula gives the first guess; simulated test sets of growing size then decide, unless the
     guess is more than ten times the present size; what the pilot does not know of its own noise comes on top.
-    Models that never differ leave no noise to learn from.
+    Models that never differ leave no noise to learn from. `unseen` and `test_freedom` are what the test adds
+    to the present standard error, and the degrees of freedom that it allows (`pair_errors`).
     """
     _check(delta, alpha, power)
     ones = np.ones((1, design.n_samples), dtype=np.int32)
@@ -332,11 +269,11 @@ def power_from_predictions(
     error = float(np.nanstd(noise, ddof=1))
     if not error > 0:
         raise ValueError("the two models never differ on these samples: there is no noise to plan with")
-    pilot = _pilot(error, design)
+    pilot = _pilot(error, design, unseen, test_freedom)
     if not pilot.freedom > 0:
         raise ValueError("one unit does not show how much others vary: there is no noise to plan with")
     error *= _small_sample(pilot.freedom)
-    pilot = _pilot(error, design)
+    pilot = _pilot(error, design, unseen, test_freedom)
     plan = planned_units(pilot, delta, alpha=alpha, power=power)
     guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
 
@@ -353,6 +290,8 @@ def power_from_predictions(
             alpha=alpha,
             n_resamples=n_simulated,
             seed=seed,
+            unseen=unseen,
+            test_freedom=test_freedom,
         )
 
     simulate = guess <= SIMULATE_UP_TO * design.n_units
@@ -360,7 +299,7 @@ def power_from_predictions(
     # What the shape of the noise changes for the pilot's spread it changes for other spreads alike.
     shape = at_pilot / plan.at_pilot
     needed = max(2, math.ceil(plan.assured * shape))
-    reach = t_quantile(pilot.freedom, 1 - alpha) + t_quantile(pilot.freedom, 2 * power - 1)
+    reach = pilot.reach_at(design.n_units, error, alpha) + t_quantile(pilot.freedom, 2 * power - 1)
     return PowerEstimate(
         units_needed=needed,
         simulated=simulate,
@@ -372,7 +311,7 @@ def power_from_predictions(
         samples_needed=math.ceil(needed * design.n_samples / design.n_units),
         present_units=design.n_units,
         present_power=power_at(design.n_units),
-        detectable=error * reach,
+        detectable=float(error * reach),
         observed=observed,
         standard_error=error,
     )

@@ -1,4 +1,4 @@
-"""Bootstrap resamples as count matrices, and the paired bootstrap."""
+"""Resamples as count matrices: bootstrap draws, and one unit left out at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from histobench.statistics.intervals import Interval
 
@@ -223,9 +222,6 @@ def _codes(values: Sequence[object] | ArrayLike, n_samples: int, what: str) -> N
     return codes
 
 
-# Two models on the same samples: the paired bootstrap of the difference of any metric.
-
-
 @dataclass(frozen=True)
 class PairedDifference:
     """first - second with its interval and the two-sided p-value of "no difference"."""
@@ -233,35 +229,3 @@ class PairedDifference:
     difference: float
     interval: Interval
     p_value: float
-
-
-def bootstrap_p_value(resampled: Floats, design: SamplingDesign | None = None) -> float:
-    """Two-sided p-value: the smallest alpha whose percentile interval of the difference excludes 0.
-
-    Resamples at exactly 0 count to both sides, and one is added to the count of each side, so that the
-    p-value is never 0: with B resamples it is at least 2 / (B + 1).
-
-    Resamples of few units spread too little. With a `design` the p-value is corrected for that as in the
-    expanded percentile interval (Hesterberg 2015): its normal quantile is read as one of Student's t.
-
-    >>> bootstrap_p_value(np.ones(999))
-    0.002
-    """
-    known = resampled[np.isfinite(resampled)]
-    tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
-    return _for_few_units(min(1.0, 2 * (tail + 1) / (len(known) + 1)), design)
-
-
-def smallest_p_value(n_resamples: int, design: SamplingDesign | None = None) -> float:
-    """The smallest p-value that `n_resamples` resamples can give."""
-    return _for_few_units(2 / (n_resamples + 1), design)
-
-
-def _for_few_units(p_value: float, design: SamplingDesign | None) -> float:
-    if design is None or p_value >= 1:
-        return p_value
-    freedom = design.degrees_of_freedom
-    if freedom <= 0:
-        return 1.0
-    shrink = (freedom / (freedom + 1)) ** 0.5
-    return float(2 * special.stdtr(freedom, -special.ndtri(1 - p_value / 2) * shrink))

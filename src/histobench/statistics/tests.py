@@ -1,11 +1,4 @@
-"""Paired tests: McNemar, sign-flip, signed-rank, tests over splits, multiplicity.
-
-Samples in clusters (images of one patient) are not independent. Their clustered form adds up, within each
-cluster, the samples that only the first gets right less those that only the second does. Between equal
-classifiers each of these sums D could as well be reversed. Up to `ASYMPTOTIC_FROM` clusters that is the
-sign-flip test, which cannot fall below the sign test; from there on Obuchowski's (1998) statistic,
-z^2 = (sum of D)^2 / (sum of D^2), which is the same for many clusters.
-"""
+"""Paired tests over tasks, splits and datasets; Holm's correction; agreement."""
 
 from __future__ import annotations
 
@@ -17,55 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from histobench.statistics.intervals import Interval, wilson_bounds
-from histobench.statistics.jackknife import ROUNDING, t_p_value, t_quantile
-
-# The sign-flip permutation test: between equal models each unit's difference could as well be reversed.
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import ROUNDING, t_p_value, t_quantile, wilson_bounds
 
 Floats = NDArray[np.float64]
-#: Up to this many units all reversals are tried; beyond, as many are drawn.
-_EXACT_UNITS = 13
-FLIPS = 9999
-_NUMBERS_AT_ONCE = 2**24
-
-
-def sign_flip_p_value(contributions: ArrayLike, *, seed: int = 0) -> float:
-    """Two-sided p-value of "the contributions [units] add up to 0", each equally likely with either sign.
-
-    Up to 13 units it is exact (all reversals, the observed one among them); beyond, 9,999 are drawn and the
-    observed one is added. With G units it cannot be smaller than 2 / 2^G.
-
-    >>> sign_flip_p_value([1.0, 2.0, 3.0, 4.0])
-    0.125
-    """
-    return float(sign_flip_p_values(np.asarray(contributions, dtype=np.float64)[:, None], seed=seed)[0])
-
-
-def sign_flip_p_values(contributions: Floats, *, seed: int = 0) -> Floats:
-    """`sign_flip_p_value` of every column [units, tests], all with the same reversals."""
-    units, tests = contributions.shape
-    observed = np.abs(contributions.sum(axis=0))
-    least = observed - 1e-12 * np.maximum(1.0, np.abs(contributions).sum(axis=0))
-    exact = units <= _EXACT_UNITS
-    flips = 2**units if exact else FLIPS
-    generator = np.random.default_rng(seed)
-    at_least = np.zeros(tests) if exact else np.ones(tests)
-    step = max(1, min(1000 if not exact else flips, _NUMBERS_AT_ONCE // max(tests, units, 1)))
-    for start in range(0, flips, step):
-        rows = min(step, flips - start)
-        if exact:
-            bits = np.arange(start, start + rows)[:, None] >> np.arange(units) & 1
-        else:
-            bits = generator.integers(0, 2, (rows, units))
-        at_least += (np.abs((1.0 - 2.0 * bits) @ contributions) >= least).sum(axis=0)
-    p_values = at_least / (flips if exact else FLIPS + 1)
-    return np.asarray(np.where(np.isfinite(observed), p_values, np.nan))
-
-
 #: Below this many discordant pairs the chi-squared approximation is not trusted.
 EXACT_BELOW = 25
-#: From this many clusters on the clustered test is taken from the chi-squared distribution.
-ASYMPTOTIC_FROM = 200
 
 
 @dataclass(frozen=True)
@@ -75,7 +25,7 @@ class McNemar:
     only_first: int  # samples that only the first classifier gets right
     only_second: int
     p_value: float
-    method: str  # "exact", "chi2" (with continuity correction), "mid-p" or "clustered"
+    method: str  # "exact", "chi2" (with continuity correction) or "mid-p"
 
 
 def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str = "auto") -> McNemar:
@@ -124,41 +74,6 @@ def mcnemar_p_values(
     if method == "mid-p":
         p_values[some] -= _chance(fewer[some], discordant[some])
     return np.minimum(p_values, 1.0)
-
-
-def clustered_mcnemar(
-    first_correct: ArrayLike, second_correct: ArrayLike, clusters: Sequence[object]
-) -> McNemar:
-    """The test for samples in clusters.
-
-    >>> first, second = [1, 1, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1]
-    >>> clustered_mcnemar(first, second, ["p", "p", "p", "q", "q", "r"]).p_value
-    0.5
-    """
-    right = np.stack([np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)])
-    only_first, only_second = (int((right[k] & ~right[1 - k]).sum()) for k in (0, 1))
-    p_value = clustered_mcnemar_p_values(right, clusters)[0, 1]
-    return McNemar(only_first, only_second, float(p_value), "clustered")
-
-
-def clustered_mcnemar_p_values(
-    correct: ArrayLike, clusters: Sequence[object] | ArrayLike
-) -> NDArray[np.float64]:
-    """The p-values of all pairs [m, m] of classifiers with correctness [m, n]."""
-    right = np.asarray(correct, dtype=np.float64)
-    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums = np.stack([np.bincount(codes, row).astype(np.float64) for row in right])
-    if sums.shape[1] < ASYMPTOTIC_FROM:
-        first, second = np.triu_indices(len(right), 1)
-        p_values = np.ones((len(right), len(right)))
-        p_values[first, second] = sign_flip_p_values((sums[first] - sums[second]).T)
-        return np.minimum(p_values, p_values.T)
-    products = sums @ sums.T
-    squares = np.diag(products)[:, None] + np.diag(products)[None, :] - 2 * products
-    total = sums.sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = np.where(squares > 0, (total[:, None] - total[None, :]) ** 2 / squares, 0.0)
-    return np.asarray(special.chdtrc(1, statistic), dtype=np.float64)
 
 
 def _chance(heads: NDArray[np.int64], coins: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -222,7 +137,7 @@ def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: flo
     error = float(np.sqrt((1 / len(each) + test_to_train) * each.var(ddof=1)))
     if error <= ROUNDING * float(np.abs(each).max()):  # splits that all agree do not show any spread
         return MeanOverSplits(mean, float("nan"), float("nan"), 1.0 if mean == 0 else float("nan"))
-    reach = t_quantile(freedom, level) * error
+    reach = float(t_quantile(freedom, level)) * error
     return MeanOverSplits(mean, mean - reach, mean + reach, float(t_p_value(mean / error, freedom)))
 
 
@@ -363,8 +278,9 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level:
         return Agreement(n, observed, chance, None, None, nothing)
     kappa = (observed - chance) / (1 - chance)
     error = _standard_error(table, rows, columns, kappa, chance, n)
-    reach = float(special.ndtri((1 + level) / 2)) * error
-    low, high = wilson_bounds(observed * n, n, level=level)
+    normal = float(special.ndtri((1 + level) / 2))
+    reach = normal * error
+    low, high = wilson_bounds(observed, n, normal)
     bounds = [(float(bound) - chance) / (1 - chance) for bound in (low, high)]
     interval = Interval(
         max(min(kappa - reach, bounds[0]), -1.0), min(max(kappa + reach, bounds[1]), 1.0), level, "kappa", 0

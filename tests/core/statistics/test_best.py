@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.statistics.jackknife import LeaveOneOut, t_quantile
-from histobench.statistics.many_models import BestSet, best_set, simultaneous_pairs, winner_value
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import LeaveOneOut, bounds, t_quantile
+from histobench.statistics.many_models import (
+    BestSet,
+    WinnerValue,
+    best_set,
+    simultaneous_pairs,
+    winner_value,
+)
 
 
 def means_of(rows: np.ndarray) -> LeaveOneOut:
@@ -14,7 +21,16 @@ def means_of(rows: np.ndarray) -> LeaveOneOut:
     u = len(rows)
     left_out = (rows.sum(axis=0) - rows) / (u - 1)
     names = tuple(f"encoder {k}" for k in range(rows.shape[1]))
-    return LeaveOneOut(names, rows.mean(axis=0), left_out, np.zeros(u, dtype=np.int64), u - 1.0)
+    return LeaveOneOut(names, rows.mean(axis=0), left_out)
+
+
+def winner_of(found: LeaveOneOut, *, lower_is_better: bool = False) -> WinnerValue:
+    """The winner with its interval as a mean without bounds has it."""
+    place = int(found.values.argmin() if lower_is_better else found.values.argmax())
+    low, high = bounds(found, (-np.inf, np.inf))
+    return winner_value(
+        found, Interval(float(low[place]), float(high[place])), lower_is_better=lower_is_better
+    )
 
 
 def best_of(found: LeaveOneOut, *, lower_is_better: bool = False) -> BestSet:
@@ -71,9 +87,9 @@ def test_a_much_better_model_stands_alone() -> None:
 
 def test_without_spread_everyone_may_be_the_best() -> None:
     found = means_of(np.ones((2, 3)))
-    nothing = LeaveOneOut(found.names, found.values, found.left_out[:1], np.zeros(1, dtype=np.int64), 0.0)
+    nothing = LeaveOneOut(found.names, found.values, found.left_out[:1])
     assert best_of(nothing).members.all()
-    assert winner_value(nothing).interval.low is None
+    assert winner_value(nothing, Interval(None, None, reason="too few")).interval.low is None
 
 
 @pytest.mark.sample(2)
@@ -85,7 +101,7 @@ def test_the_winner_of_equal_models_loses_its_luck(units: int, m: int) -> None:
     measured, corrected, held = [], [], 0
     for _ in range(200):
         rows = generator.normal(0, 0.7, (units, 1)) + generator.normal(0, 1, (units, m))
-        winner = winner_value(means_of(rows))
+        winner = winner_of(means_of(rows))
         measured.append(winner.measured)
         corrected.append(winner.value)
         held += winner.interval.contains(0.0)
@@ -97,8 +113,8 @@ def test_a_clear_winner_keeps_its_value_and_its_interval() -> None:
     rows = np.random.default_rng(3).normal(0, 1, (40, 10))
     rows[:, 0] += 10
     found = means_of(rows)
-    winner = winner_value(found)
-    half = t_quantile(39.0) * found.variance[0] ** 0.5
+    winner = winner_of(found)
+    half = float(t_quantile(found.degrees[0])) * found.variance[0] ** 0.5
     assert winner.name == "encoder 0"
     assert winner.value == pytest.approx(winner.measured, abs=0.05 * half)
     assert winner.interval.high == pytest.approx(winner.measured + half)
@@ -107,12 +123,12 @@ def test_a_clear_winner_keeps_its_value_and_its_interval() -> None:
 
 def test_the_winner_of_losses_is_corrected_upwards() -> None:
     rows = np.random.default_rng(4).normal(0, 1, (20, 8))
-    high, low = winner_value(means_of(rows)), winner_value(means_of(-rows), lower_is_better=True)
+    high, low = winner_of(means_of(rows)), winner_of(means_of(-rows), lower_is_better=True)
     assert low.value == pytest.approx(-high.value)
     assert (low.interval.low, low.interval.high) == pytest.approx((-high.interval.high, -high.interval.low))
     assert low.value > low.measured
 
 
 def test_a_single_model_is_not_corrected() -> None:
-    winner = winner_value(means_of(np.random.default_rng(5).normal(0, 1, (20, 1))))
+    winner = winner_of(means_of(np.random.default_rng(5).normal(0, 1, (20, 1))))
     assert winner.value == pytest.approx(winner.measured, abs=0.02)

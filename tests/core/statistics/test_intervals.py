@@ -10,7 +10,6 @@ from histobench.statistics.intervals import (
     Interval,
     acceleration_of,
     bca_interval,
-    most_unseen,
     percentile_interval,
 )
 from histobench.statistics.resampling import (
@@ -36,13 +35,6 @@ def test_percentile_interval_is_scipys() -> None:
     ours = percentile_interval(reference.bootstrap_distribution)
     assert ours.low == pytest.approx(reference.confidence_interval.low)
     assert ours.high == pytest.approx(reference.confidence_interval.high)
-
-
-@pytest.mark.parametrize("n", [1, 20, 300])
-def test_what_was_never_seen_has_the_exact_binomial_bound(n: int) -> None:
-    for level in (0.9, 0.95):
-        reference = stats.binomtest(0, n).proportion_ci(level, method="exact")
-        assert most_unseen(n, level=level) == pytest.approx(reference.high)
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as reference
 
-from histobench.statistics.tests import clustered_mcnemar, mcnemar, mcnemar_from_counts
+from histobench.statistics.tests import mcnemar, mcnemar_from_counts
 
 COUNTS = st.integers(0, 200)
 
@@ -73,37 +73,3 @@ def test_on_null_data_it_rejects_at_most_5_percent() -> None:
         first, second = generator.random((2, 250)) < difficulty
         rejected += mcnemar(first, second).p_value <= 0.05
     assert 0.01 < rejected / 2000 <= 0.05
-
-
-def test_clusters_of_one_sample_give_the_test_without_correction() -> None:
-    rng = np.random.default_rng(4)
-    first, second = rng.random(300) < 0.8, rng.random(300) < 0.7
-    table = [[0, int((first & ~second).sum())], [int((~first & second).sum()), 0]]
-    expected = reference(table, exact=False, correction=False)
-    ours = clustered_mcnemar(first, second, range(300))
-    assert ours.p_value == pytest.approx(expected.pvalue)
-    assert (ours.only_first, ours.only_second) == (table[0][1], table[1][0])
-
-
-def test_a_patient_counted_ten_times_is_one_patient() -> None:
-    rng = np.random.default_rng(5)
-    first, second = rng.random(40) < 0.8, rng.random(40) < 0.6
-    once = clustered_mcnemar(first, second, range(40)).p_value
-    tenfold = clustered_mcnemar(np.repeat(first, 10), np.repeat(second, 10), np.repeat(np.arange(40), 10))
-    assert tenfold.p_value == pytest.approx(once)
-
-
-@pytest.mark.slow
-def test_equal_patients_make_few_false_claims_where_images_make_many() -> None:
-    rng = np.random.default_rng(6)
-    claims = np.zeros(2)
-    patient = np.repeat(np.arange(30), 10)
-    for _ in range(200):
-        rates = rng.beta(2, 2, (2, 30))[:, patient]
-        first, second = rng.random((2, 300)) < rates
-        claims += [
-            clustered_mcnemar(first, second, patient).p_value < 0.05,
-            mcnemar(first, second).p_value < 0.05,
-        ]
-    assert claims[0] / 200 < 0.08
-    assert claims[1] / 200 > 0.15

@@ -6,56 +6,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 from statsmodels.stats.power import NormalIndPower
 
 from histobench.statistics.power import (
-    mcnemar_power,
-    mcnemar_samples,
     power_from_predictions,
     simulated_power,
     units_for_error,
 )
 from histobench.statistics.resampling import sampling_design
-from histobench.statistics.tests import mcnemar_from_counts
 
 
 def mean_of(values: np.ndarray):
     return lambda counts: counts @ values / counts.sum(axis=1)
-
-
-def test_mcnemar_samples_by_hand() -> None:
-    # (1.95996 sqrt(0.2) + 0.84162 sqrt(0.2 - 0.01))^2 / 0.1^2 = 154.7
-    assert mcnemar_samples(0.2, 0.1) == 155
-
-
-@pytest.mark.parametrize(("discordant", "delta"), [(0.3, 0.1), (0.1, 0.03), (0.5, 0.2), (0.08, 0.08)])
-def test_mcnemar_power_is_the_inverse_of_mcnemar_samples(discordant: float, delta: float) -> None:
-    n = mcnemar_samples(discordant, delta)
-    assert mcnemar_power(discordant, delta, n) >= 0.8
-    assert mcnemar_power(discordant, delta, n - 1) < 0.8
-
-
-def test_mcnemar_power_is_near_the_exact_power_of_the_uncorrected_test() -> None:
-    discordant, delta = 0.25, 0.1
-    n = mcnemar_samples(discordant, delta)
-    p_first = (discordant + delta) / 2 / discordant
-    power = 0.0
-    for m in range(1, n + 1):  # all numbers of discordant pairs, all splits of them
-        split = np.arange(m + 1)
-        shows = (2 * split - m) ** 2 / m > stats.chi2.ppf(0.95, 1)
-        power += stats.binom.pmf(m, n, discordant) * stats.binom.pmf(split, m, p_first)[shows].sum()
-    assert power == pytest.approx(0.8, abs=0.02)
-
-
-def test_mcnemar_power_holds_in_simulated_experiments() -> None:
-    generator = np.random.default_rng(0)
-    n = mcnemar_samples(0.3, 0.1, power=0.9)
-    outcomes = generator.multinomial(n, [0.2, 0.1, 0.7], size=2000)
-    shown = np.mean(
-        [mcnemar_from_counts(int(b), int(c), method="mid-p").p_value <= 0.05 for b, c, _ in outcomes]
-    )
-    assert shown == pytest.approx(0.9, abs=0.025)
 
 
 def test_units_for_error_is_statsmodels_one_sample_size() -> None:
@@ -64,20 +26,19 @@ def test_units_for_error_is_statsmodels_one_sample_size() -> None:
 
 
 @pytest.mark.slow
-def test_needed_units_agree_with_mcnemars_closed_form_for_accuracy() -> None:
+def test_what_the_test_adds_asks_for_more_units() -> None:
     generator = np.random.default_rng(1)
-    first = (generator.random(1000) < 0.8).astype(float)
-    second = np.where(generator.random(1000) < 0.15, 1 - first, first)
-    result = power_from_predictions(
-        mean_of(first), mean_of(second), sampling_design(1000), delta=0.05, n_resamples=2000, seed=2
+    first = (generator.random(200) < 0.8).astype(float)
+    second = np.where(generator.random(200) < 0.15, 1 - first, first)
+    settings = {"delta": 0.1, "n_resamples": 2000, "seed": 2}
+    plain, wide, few = (
+        power_from_predictions(mean_of(first), mean_of(second), sampling_design(200), **settings, **more)
+        for more in ({}, {"unseen": 0.03}, {"test_freedom": 8.0})
     )
-    discordant = float(np.mean(first != second))
-    # The formula plans with the variance under delta, the predictions carry that of the observed difference.
-    planned = mcnemar_samples(discordant, 0.05) * (discordant - result.observed**2) / discordant
-    assert result.units_needed == pytest.approx(planned, rel=0.08)
-    assert result.units_needed_normal == pytest.approx(planned, rel=0.06)
-    assert result.samples_needed == result.units_needed
-    assert result.simulated
+    for estimate in (wide, few):
+        assert estimate.units_needed > 1.03 * plain.units_needed
+        assert estimate.present_power < plain.present_power
+        assert estimate.detectable > plain.detectable
 
 
 @pytest.mark.slow
@@ -135,9 +96,7 @@ def test_a_tiny_delta_is_answered_by_the_formula_alone() -> None:
 
 def test_impossible_questions_are_refused() -> None:
     with pytest.raises(ValueError, match="delta must be positive"):
-        mcnemar_samples(0.1, 0)
-    with pytest.raises(ValueError, match="between delta"):
-        mcnemar_samples(0.01, 0.05)
+        units_for_error(0.1, 10, 0.0)
     with pytest.raises(ValueError, match="alpha"):
         units_for_error(0.1, 10, 0.1, alpha=1.5)
     same = mean_of(np.ones(10))

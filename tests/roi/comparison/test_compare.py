@@ -27,8 +27,7 @@ Simulate = Callable[..., Predictions]
 
 
 def compare(results: Path, **settings: object) -> Comparison:
-    choice = {"n_bootstrap": 500} | settings
-    return compare_runs(load_runs(results), CompareSettings(**choice))  # type: ignore[arg-type]
+    return compare_runs(load_runs(results), CompareSettings(**settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -69,7 +68,6 @@ def test_a_pair_seen_from_the_other_side_has_the_opposite_difference(three: Path
     assert back is not None
     assert there.difference == -back.difference
     assert (there.interval.low, there.interval.high) == (-back.interval.high, -back.interval.low)
-    assert there.tests.delong.difference == pytest.approx(-back.tests.delong.difference)
     assert there.p_value == back.p_value
 
 
@@ -82,45 +80,9 @@ def test_an_interval_excludes_zero_exactly_where_its_p_value_is_below_alpha(
     for name, signal in {"a": 1.5, "b": 1.3, "c": 1.1, "d": 0.2}.items():
         results = write_run(name, signal=signal, groups=groups)
     (table,) = compare(results, metric=metric).tables
-    assert table.test == "jackknife"
-    assert table.n_resamples == 0
     assert {pair.p_value < 0.05 for pair in table.pairs} == {True, False}
     for pair in table.pairs:
         assert pair.interval.contains(0.0) == (pair.p_value >= 0.05)
-
-
-def test_named_tests_are_about_the_metric_or_refused(three: Path) -> None:
-    forced = compare(three, metric="accuracy", test="mcnemar").tables[0]
-    assert [pair.p_value for pair in forced.pairs] == [pair.tests.mcnemar.p_value for pair in forced.pairs]
-    with pytest.raises(HistobenchError, match="about accuracy and not about balanced_accuracy"):
-        compare(three, test="mcnemar")
-    with pytest.raises(HistobenchError, match="about the AUROC and not about accuracy"):
-        compare(three, metric="accuracy", test="delong")
-    by_area = compare(three, metric="auroc", test="delong").tables[0]
-    assert [pair.p_value for pair in by_area.pairs] == [pair.tests.delong.p_value for pair in by_area.pairs]
-    assert compare(three).tables[0].pairs[0].tests.mcnemar is None
-
-
-def test_all_tests_agree_roughly_on_independent_images(three: Path) -> None:
-    tables = [
-        compare(three, metric="accuracy", test=test).tables[0].pairs
-        for test in ("jackknife", "bootstrap", "permutation", "mcnemar")
-    ]
-    for pairs in zip(*tables, strict=True):
-        p_values = np.array([pair.p_value for pair in pairs])
-        assert np.ptp(p_values) < (0.05 if p_values.min() < 0.3 else 0.2)  # counts make large ones coarse
-
-
-def test_mcnemar_of_groups_counts_patients_and_not_images(write_run: Write) -> None:
-    write_run("a", signal=1.5, groups=True)
-    (table,) = compare(write_run("b", signal=1.0, groups=True), metric="accuracy").tables
-    assert table.pairs[0].tests.mcnemar.method == "clustered"
-
-
-def test_delong_differs_by_the_stored_auroc(three: Path) -> None:
-    (table,) = compare(three, metric="auroc").tables
-    for pair in table.pairs:
-        assert pair.tests.delong.difference == pytest.approx(pair.difference)
 
 
 def test_for_a_loss_the_lowest_is_best(three: Path) -> None:
@@ -147,11 +109,12 @@ def test_a_perfect_score_and_equal_encoders_leave_room_for_what_was_not_seen(
     write_run("again", predictions=perfect, groups=False)
     (table,) = compare(write_run("good", predictions=good, groups=False), metric="accuracy").tables
     assert table.entries[0].interval.high == 1
-    assert table.entries[0].interval.low == pytest.approx(150 / (150 + 1.96**2), abs=1e-4)
+    assert table.entries[0].interval.low == pytest.approx(150 / (150 + 1.96**2), abs=2e-3)
     bound = stats.binomtest(0, 150).proportion_ci(method="exact").high
     same = table.pair("perfect", "again")
     assert same is not None
-    assert (same.interval.low, same.interval.high) == pytest.approx((-bound, bound))
+    assert same.interval.low == -same.interval.high
+    assert 0 < same.interval.high < bound
 
 
 def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate: Simulate) -> None:
@@ -160,7 +123,7 @@ def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate:
     write_run("a", predictions=predictions)
     (table,) = compare(write_run("b", predictions=shuffled), metric="accuracy").tables
     assert table.pairs[0].difference == 0
-    assert table.pairs[0].tests.mcnemar.only_first == table.pairs[0].tests.mcnemar.only_second == 0
+    assert table.pairs[0].difference == 0
 
 
 def test_groups_known_to_one_run_serve_all(write_run: Write) -> None:
@@ -210,15 +173,6 @@ def test_repeated_names_in_another_order_cannot_be_matched(write_run: Write, sim
         compare(results)
 
 
-def test_too_few_resamples_for_the_number_of_pairs_are_noted(three: Path) -> None:
-    few, enough = (
-        " ".join(compare(three, n_bootstrap=number, test="bootstrap").tables[0].notes)
-        for number in (50, 2000)
-    )
-    assert "too few" in few
-    assert "too few" not in enough
-
-
 def test_the_family_of_the_correction_is_said(three: Path) -> None:
     assert any("not for choosing among metrics" in note for note in compare(three).tables[0].notes)
 
@@ -231,7 +185,7 @@ def test_a_metric_that_one_run_lacks_leaves_it_at_the_end(write_run: Write, simu
     results = write_run("other", 0.9)
     runs = load_runs(results)
     runs[0].__dict__["predictions"] = replace(runs[0].predictions, probabilities=uncovered)
-    (table,) = compare_runs(runs, CompareSettings("auroc", n_bootstrap=50)).tables
+    (table,) = compare_runs(runs, CompareSettings("auroc")).tables
     assert [(entry.name, entry.rank) for entry in table.entries] == [("whole", 1), ("other", None)]
     assert table.pairs == ()
     assert table.notes == ("the metric has no value for other",)
@@ -265,7 +219,7 @@ def test_over_datasets_there_are_ranks_friedman_and_wins(many_datasets: Path) ->
 
 @pytest.mark.slow
 def test_for_a_loss_wins_are_lower_values(many_datasets: Path) -> None:
-    ranking = compare(many_datasets, metric="log_loss", n_bootstrap=200).ranking
+    ranking = compare(many_datasets, metric="log_loss").ranking
     assert ranking is not None
     assert ranking.names[0] == "strong"
     assert ranking.win_tie_loss.wins[0, 2] == 6
@@ -276,7 +230,7 @@ def test_all_four_forms_are_written_and_agree(
     many_datasets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = many_datasets / "tables"
-    assert main(["compare", str(many_datasets), "--n_bootstrap", "300", "-o", str(output)]) == 0
+    assert main(["compare", str(many_datasets), "-o", str(output)]) == 0
     stem = "comparison_Linear-Probe_balanced_accuracy"
     stored = json.loads((output / f"{stem}.json").read_text())
     rows = list(csv.DictReader((output / f"{stem}.csv").read_text().splitlines()))
@@ -325,19 +279,15 @@ def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -
     pair = table.pair(best, last)
     assert pair is not None
     half = (pair.simultaneous.high - pair.simultaneous.low) / 2
-    assert half == pytest.approx(standings.pairs.critical * variance**0.5, rel=1e-6)
-    assert half > (pair.interval.high - pair.interval.low) / 2
+    own = (pair.interval.high - pair.interval.low) / 2
+    assert own == pytest.approx(stats.t.ppf(0.975, 149) * variance**0.5, rel=0.02)
+    assert half > own
     assert pair.holds == (pair.simultaneous.low > 0) == (pair.p_simultaneous < 0.05)
     assert standings.ranks == {best: (1, 2), second: (1, 2), last: (3, 3)}
     assert standings.best.listed() == tuple(name for name in runs if name != last)
     assert standings.winner.name == best
     assert standings.winner.value < standings.winner.measured == table.entries[0].value
     assert standings.winner.interval.low < table.entries[0].interval.low
-
-
-def test_a_named_test_decides_instead(three: Path) -> None:
-    (table,) = compare(three, metric="accuracy", test="mcnemar").tables
-    assert [pair.holds for pair in table.pairs] == [pair.p_adjusted <= 0.05 for pair in table.pairs]
 
 
 @pytest.mark.slow
@@ -350,7 +300,7 @@ def test_a_dataset_that_hardly_anybody_was_run_on_does_not_empty_the_ranking(
     assert ranking.names == ("strong", "middle", "weak")
     assert ranking.left_out_datasets == ("Kidney",)
     assert dict(ranking.run_on) == {"strong": 6, "middle": 6, "weak": 7, "extra": 1}
-    assert main(["compare", str(many_datasets), "--n_bootstrap", "100"]) == 0
+    assert main(["compare", str(many_datasets)]) == 0
     said = capsys.readouterr().out
     assert "on 1 of 7" in said
     assert "too few encoders were run on them: Kidney" in said
@@ -372,7 +322,7 @@ def test_over_datasets_there_is_the_chance_that_one_encoder_is_better(many_datas
 def test_a_single_encoder_is_shown_without_comparison(
     write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", str(write_run("alone")), "--n_bootstrap", "50"]) == 0
+    assert main(["compare", str(write_run("alone"))]) == 0
     assert "nothing to compare it with" in capsys.readouterr().out
 
 
@@ -419,8 +369,6 @@ def test_runs_of_one_encoder_are_told_apart_by_what_differs(write_run: Write) ->
     [
         (["--metric", "acuracy"], "unknown metric 'acuracy'; did you mean accuracy"),
         (["--alpha", "2"], "--alpha must lie between 0 and 1"),
-        (["--n_bootstrap", "1"], "--n_bootstrap must be at least 2"),
-        (["--random_state", "-1"], "--random_state must not be negative"),
         (["--encoders", ","], "--encoders is empty"),
     ],
 )
@@ -438,7 +386,7 @@ def test_a_narrow_terminal_keeps_the_names(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     write_run("uni_v1")
-    assert main(["compare", str(write_run("resnet50", 1.0)), "--n_bootstrap", "50"]) == 0
+    assert main(["compare", str(write_run("resnet50", 1.0))]) == 0
     table = capsys.readouterr().out.partition("differs from the best")[0]
     assert "uni_v1" in table
     assert "resnet50" in table

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from histobench.api.benchmark import open_results
+from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
-from histobench.roi.comparison.episode_intervals import crossed_columns, crossed_metrics, left_out_values
+from histobench.roi.comparison.episode_intervals import crossed_columns, known_metrics, left_out_values
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.selection import select_runs
+from histobench.roi.comparison.stored_intervals import write_default_intervals
+from histobench.roi.comparison.tidy_rows import TIDY_FILE, read_rows, write_tidy_rows
 from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
@@ -19,11 +24,7 @@ from histobench.roi.results.episode_predictions import EpisodePredictions, episo
 from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import write_episodes, write_task
-from histobench.statistics.jackknife import satterthwaite
-from histobench.statistics.resampling import sampling_design
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "studies"))
-from episode_coverage import CASES, coverage
+from histobench.statistics.jackknife import LeaveOneOut
 
 
 def simulated(
@@ -40,6 +41,28 @@ def simulated(
     votes = np.where(right, labels[:, None], wrong)
     kept = EpisodePredictions(votes, labels, np.tile(np.arange(3), (episodes, 1)))
     return kept, [f"p{k}" for k in patient]
+
+
+def averaged(kept: EpisodePredictions, groups: list[str] | None) -> Predictions:
+    """The predictions averaged over episodes, as a few-shot run stores them."""
+    n, episodes = kept.votes.shape
+    probabilities = np.stack([(kept.votes == c).mean(axis=1) for c in range(3)], axis=1)
+    return Predictions(
+        probabilities=probabilities,
+        labels=kept.labels,
+        predicted=probabilities.argmax(1),
+        classes=("a", "b", "c"),
+        img_names=tuple(f"{k}.png" for k in range(n)),
+        groups=None if groups is None else tuple(groups),
+        episodes=np.full(n, episodes),
+    )
+
+
+def crossed_metrics(kept: EpisodePredictions, groups: list[str] | None) -> dict[str, LeaveOneOut]:
+    run = averaged(kept, groups)
+    units = SamplingUnits.of(run)
+    values = left_out_values(kept, units, known_metrics(kept))
+    return {name: crossed_columns(name, (name,), [each], [run], units) for name, each in values.items()}
 
 
 def reported(kept: EpisodePredictions, images: np.ndarray, episodes: np.ndarray) -> float:
@@ -62,11 +85,11 @@ def test_the_variance_is_that_of_a_plain_loop_over_patients_and_episodes() -> No
     def spread(values: np.ndarray) -> float:
         return (len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum())
 
-    found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
+    found = crossed_metrics(kept, groups)["balanced_accuracy"]
     shares = [spread(without_patient), spread(without_episode) - both]
     assert found.values[0] == pytest.approx(reported(kept, everyone, every_episode))
     assert found.variance[0] == pytest.approx(sum(shares), rel=1e-9)
-    assert found.freedom == pytest.approx(satterthwaite(shares, [8, 11]), rel=1e-9)
+    assert 3 <= found.degrees[0] <= 8 + 11
 
 
 def test_drawing_episodes_and_patients_again_gives_the_same_spread() -> None:
@@ -79,7 +102,7 @@ def test_drawing_episodes_and_patients_again_gives_the_same_spread() -> None:
         images = np.concatenate([rows[k] for k in rng.integers(30, size=30)])
         right = (kept.votes == kept.labels[:, None])[np.ix_(images, rng.integers(25, size=25))].mean(axis=1)
         drawn.append(np.mean([right[kept.labels[images] == c].mean() for c in range(3)]))
-    found = crossed_metrics(kept, sampling_design(90, clusters=groups))["balanced_accuracy"]
+    found = crossed_metrics(kept, groups)["balanced_accuracy"]
     # Drawing twice counts what is particular to an episode and an image about once more.
     assert found.variance[0] ** 0.5 == pytest.approx(np.std(drawn), rel=0.15)
 
@@ -87,44 +110,25 @@ def test_drawing_episodes_and_patients_again_gives_the_same_spread() -> None:
 def test_a_class_outside_of_an_episode_is_no_mistake() -> None:
     votes = np.array([[0, -1], [1, 1], [-1, 2], [0, -1], [1, 1], [-1, 2]])
     kept = EpisodePredictions(votes, np.array([0, 1, 2, 0, 1, 2]), np.array([[0, 1], [1, 2]]))
-    found = crossed_metrics(kept, sampling_design(6))
+    found = crossed_metrics(kept, None)
     assert found["accuracy"].values[0] == 1.0
     assert found["quadratic_kappa"].values[0] == 1.0
 
 
 def test_runs_with_other_numbers_of_episodes_keep_their_own_variance() -> None:
     (a, groups), (b, _) = simulated(1, episodes=10), simulated(2, episodes=25)
-    design = sampling_design(90, clusters=groups)
-    each = [left_out_values(kept, design, ("accuracy",))["accuracy"] for kept in (a, b)]
-    found = crossed_columns(("a", "b"), each, design)
-    alone = [crossed_columns((name,), [values], design) for name, values in zip("ab", each, strict=True)]
-    for column, single in enumerate(alone):
-        assert found.variance[column] == pytest.approx(single.variance[0], rel=0.05)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [0, 4], ids=["60 images", "12 patients, 5 runs"])
-def test_the_interval_holds_the_truth_where_one_over_episodes_does_not(case: int) -> None:
-    held = coverage(CASES[case], 150, 17, rounds=40)
-    for metric in ("accuracy", "balanced_accuracy"):
-        assert held["over episodes alone"][metric] < 0.8
-        assert 0.90 <= held["crossed"][metric] <= 1.0  # 95 % within three standard errors
+    runs = [averaged(kept, groups) for kept in (a, b)]
+    units = SamplingUnits.of(runs[0])
+    each = [left_out_values(kept, units, ("accuracy",))["accuracy"] for kept in (a, b)]
+    found = crossed_columns("accuracy", ("a", "b"), each, runs, units)
+    for k, name in enumerate("ab"):
+        single = crossed_columns("accuracy", (name,), [each[k]], [runs[k]], units)
+        assert found.variance[k] == pytest.approx(single.variance[0], rel=0.05)
 
 
 def write(folder: Path, encoder: str, kept: EpisodePredictions, groups: list[str]) -> None:
     """A few-shot run whose ensemble of predictions is what `kept` votes for."""
-    n, episodes = kept.votes.shape
-    probabilities = np.stack([(kept.votes == c).mean(axis=1) for c in range(3)], axis=1)
-    predictions = Predictions(
-        probabilities=probabilities,
-        labels=kept.labels,
-        predicted=probabilities.argmax(1),
-        classes=("a", "b", "c"),
-        img_names=tuple(f"{k}.png" for k in range(n)),
-        groups=tuple(groups),
-        episodes=np.full(n, episodes),
-    )
+    predictions = averaged(kept, groups)
     said = np.eye(3)[kept.votes].transpose(1, 0, 2)
     result = TaskResult.averaged(
         predictions, evaluate_episodes(said, kept.labels), kept, setting="3way_4shot"
@@ -197,22 +201,42 @@ def test_order_of_images_does_not_matter(tmp_path: Path) -> None:
     assert [pair.p_value for pair in again.pairs] == [pair.p_value for pair in straight.pairs]
 
 
-def test_tests_of_single_predictions_are_refused_for_means(tmp_path: Path) -> None:
-    kept, groups = simulated()
-    for name in ("a", "b"):
-        write(tmp_path, name, kept, groups)
-    runs = select_runs(load_runs(tmp_path), task="Few-shot")
-    with pytest.raises(Exception, match="leave `test` out"):
-        compare_runs(runs, CompareSettings(metric="accuracy", test="mcnemar"))
-
-
-def test_an_old_folder_is_compared_over_episodes_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept_file", [True, False])
+def test_too_few_episodes_or_none_kept_have_a_reason_and_no_test(tmp_path: Path, kept_file: bool) -> None:
     for name, seed in (("a", 1), ("b", 2)):
-        write(tmp_path, name, *simulated(seed))
-    for path in tmp_path.rglob("*.npz"):
-        path.unlink()
+        write(tmp_path, name, *simulated(seed, episodes=2 if kept_file else 12))
+    if not kept_file:
+        for path in tmp_path.rglob("*.npz"):
+            path.unlink()
     runs = select_runs(load_runs(tmp_path), task="Few-shot")
     (table,) = compare_runs(runs, CompareSettings(metric="accuracy")).tables
-    assert table.resampled == "episodes"
-    assert any("over episodes alone" in note for note in table.notes)
-    assert all(entry.value == entry.reported for entry in table.entries)
+    reason = "2 episodes or runs (an interval needs 3)" if kept_file else "were not kept"
+    assert any(reason in note for note in table.notes)
+    assert table.standings is None
+    assert np.isnan(table.pairs[0].p_value)
+    assert all(entry.interval.low is None and entry.value == entry.reported for entry in table.entries)
+
+
+def test_a_few_shot_number_has_one_interval_everywhere(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2), ("c", 3)):
+        write(tmp_path / "results", name, *simulated(seed, sure=0.5 + seed / 4))
+    runs = select_runs(load_runs(tmp_path / "results"), task="Few-shot")
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    pages = [
+        json.loads(f"[{text.removeprefix('histobench.receive(').removesuffix(');' + chr(10))}]")[1]
+        for text in (path.read_text() for path in sorted((site.parent / "data" / "run").glob("*.js")))
+    ]
+    for metric in ("accuracy", "balanced_accuracy", "f1_score"):
+        (table,) = compare_runs(runs, CompareSettings(metric=metric)).tables
+        python = open_results(tmp_path / "results").table().query("metric == @metric").set_index("encoder")
+        for entry in table.entries:
+            run = next(run for run in runs if run.identity.encoder == entry.name)
+            both = pytest.approx((entry.interval.low, entry.interval.high), rel=0, abs=1e-12)
+            stored = write_default_intervals(run)["metrics"][metric]
+            assert (stored["ci_lower"], stored["ci_upper"]) == both
+            assert (python.loc[entry.name, "low"], python.loc[entry.name, "high"]) == both
+            write_tidy_rows(tmp_path / "results" / entry.name)
+            rows = read_rows(tmp_path / "results" / entry.name / TIDY_FILE)
+            assert [(row["low"], row["high"]) for row in rows if row["metric"] == metric] == [both]
+            shown = pytest.approx((entry.interval.low, entry.interval.high), abs=1e-4)
+            assert any(tuple(page["bounds"][metric]) == shown for page in pages)

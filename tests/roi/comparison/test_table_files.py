@@ -46,8 +46,8 @@ def assert_equal(one: Any, other: Any) -> None:
     ("options", "settings"),
     [
         ({}, CompareSettings()),
-        ({"groups": True}, CompareSettings("auroc", test="delong")),
-        ({}, CompareSettings("accuracy", test="mcnemar")),
+        ({"groups": True}, CompareSettings("auroc")),
+        ({}, CompareSettings("accuracy")),
         ({"n": 4}, CompareSettings()),  # too little for most intervals
         ({"task": "Few-shot", "setting": "3way_4shot", "episodes": 6}, CompareSettings()),
     ],

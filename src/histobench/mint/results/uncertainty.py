@@ -13,28 +13,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, by_task
-from histobench.statistics.intervals import Interval, clustered_bounds
-from histobench.statistics.jackknife import t_p_value, t_quantile
+from histobench.statistics.intervals import Interval, exact_bounds
+from histobench.statistics.jackknife import bounds, proportion, t_p_value, t_quantile
 from histobench.statistics.resampling import PairedDifference
 
 LEVEL = 0.95
-METHOD = "Korn-Graubard over tasks"
+EXACT, METHOD = "Clopper-Pearson", "wilson-t over tasks"
 _ONE_TASK = Interval(None, None, LEVEL, METHOD, 0, "one task says nothing about others")
 
 Floats = NDArray[np.float64]
 
 
 def rate_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval:
-    """The interval of a success rate (as a share) over tasks, within datasets.
-
-    Repeated episodes of a task stay together: `clustered_bounds`, measured by `benchmarks/studies/`.
-    """
+    """The interval of a success rate (as a share) over tasks, within datasets."""
     played = _by_task(outcomes)
-    if len(played) < 2:
+    solved, tries = ([counts[place] for counts in played.values()] for place in (0, 1))
+    return tasks_interval(solved, tries, datasets=[task for task, _ in played])
+
+
+def tasks_interval(
+    solved: Sequence[float], tries: Sequence[float], *, datasets: Sequence[str] | None = None
+) -> Interval:
+    """The interval of the share of successes of tasks [n]: exact where every task was tried once."""
+    if len(solved) < 2:
         return _ONE_TASK
-    solved, tries = np.array(list(played.values()), dtype=np.float64).T
-    low, high = clustered_bounds(solved, tries, strata=[task for task, _ in played], level=LEVEL)
-    return Interval(low, high, LEVEL, METHOD, 0)
+    if set(tries) == {1} and all(value == round(value) for value in solved):
+        return Interval(*exact_bounds(round(sum(solved)), len(solved), level=LEVEL), LEVEL, EXACT)
+    (low,), (high,) = bounds(proportion(solved, tries, strata=datasets), level=LEVEL)
+    return Interval(float(low), float(high), LEVEL, METHOD)
 
 
 def gain(first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]) -> PairedDifference | None:
@@ -73,7 +79,7 @@ def _t_over_tasks(
     within = each - (np.bincount(datasets, each) / sizes)[datasets]
     error = float(np.sqrt((within @ within + 2 * most**2) / (n + 2) / (n + 1)))
     middle, freedom = value * n / (n + 2), max(n - len(sizes), 1.0)
-    half = t_quantile(freedom, LEVEL) * error
+    half = float(t_quantile(freedom, LEVEL)) * error
     interval = Interval(max(middle - half, -most), min(middle + half, most), LEVEL, "t over tasks")
     return interval, float(t_p_value(middle / error, freedom))
 
@@ -189,9 +195,7 @@ def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interva
     shares = _shares_in_all(outcomes, tries)
     if shares is None:
         return None
-    if len(shares) < 2:
-        return _ONE_TASK
-    return Interval(*clustered_bounds(shares, np.ones(len(shares)), level=LEVEL), LEVEL, METHOD, 0)
+    return tasks_interval(shares, [1] * len(shares))
 
 
 def _shares_in_all(outcomes: Sequence[EpisodeOutcome], tries: int) -> list[float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import episode_tables
 from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
-from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
-from histobench.roi.comparison.metric_intervals import METHOD
-from histobench.roi.comparison.pairs import TESTS, Pairs, PairTests, area_test, chosen_test, label_test
-from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state
+from histobench.roi.comparison.metric_function import check_metric
+from histobench.roi.comparison.pairs import Pairs
+from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
 from histobench.roi.comparison.table_statistics import (
     MetricStatistics,
@@ -26,11 +25,10 @@ from histobench.roi.comparison.table_statistics import (
     statistics_of_means,
     target_statistics,
 )
-from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
-from histobench.roi.predictions import Predictions
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
-from histobench.statistics.intervals import Interval, percentile_interval
+from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.many_models import (
     Friedman,
@@ -43,15 +41,9 @@ from histobench.statistics.many_models import (
     nemenyi_p_values,
     win_tie_loss,
 )
-from histobench.statistics.resampling import (
-    bootstrap_p_value,
-    replicates_of_all,
-    smallest_p_value,
-)
-from histobench.statistics.tests import SignedRank, holm, sign_flip_p_value, signed_ranks
+from histobench.statistics.tests import SignedRank, holm, signed_ranks
 
 Floats = NDArray[np.float64]
-VALUE_INTERVALS = (METHOD, "percentile")
 
 
 @dataclass(frozen=True)
@@ -74,10 +66,9 @@ class Pair:
     second: str
     difference: float
     interval: Interval
-    tests: PairTests
-    p_value: float  # of the table's test
+    p_value: float
     p_adjusted: float  # Holm over all pairs of the table
-    holds: bool  # the simultaneous interval excludes 0; where another test was asked for: p_adjusted <= alpha
+    holds: bool  # the simultaneous interval excludes 0
     simultaneous: Interval  # holds together with those of all other pairs (max-t)
     p_simultaneous: float
 
@@ -89,7 +80,6 @@ class Pair:
             second=self.first,
             difference=-self.difference,
             interval=self.interval.negated(),
-            tests=self.tests.reversed(),
             simultaneous=self.simultaneous.negated(),
         )
 
@@ -103,26 +93,11 @@ class DatasetTable:
     pairs: tuple[Pair, ...]
     n_images: int
     n_groups: int | None
-    resampled: str  # what was left out, or drawn again, in words
-    n_resamples: int  # 0 where nothing was drawn
-    test: str  # one of `pairs.TESTS`
+    resampled: str  # what was left out one at a time, in words
     notes: tuple[str, ...] = ()
-    standings: Standings | None = (
-        None  # None with fewer than two values, without spread, or where another test decides
-    )
+    standings: Standings | None = None  # None with fewer than two values, or where nothing is tested
     #: The same encoders by accuracy, where the metric could not be tested and accuracy could.
     instead: DatasetTable | None = None
-
-    @property
-    def decides_together(self) -> bool:
-        """Whether intervals that hold for all pairs together (max-t) decide; else p-values after Holm do."""
-        return self.test == "jackknife"
-
-    def deciding(self, pair: Pair) -> tuple[Interval, float]:
-        """The interval and the p-value that a pair of the table is shown with."""
-        if self.decides_together:
-            return pair.simultaneous, pair.p_simultaneous
-        return pair.interval, pair.p_adjusted
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
@@ -195,26 +170,14 @@ class CompareSettings:
 
     metric: str = "balanced_accuracy"
     alpha: float = 0.05
-    n_bootstrap: int | None = None  # None: as many as the number of pairs asks for
-    random_state: int = 42
-    test: str = "auto"
     rope: float = 0.01  # differences up to this are equivalent in practice (over datasets)
-    interval: str = METHOD  # of each value; or "percentile"
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
         if not 0 < self.alpha < 1:
             raise HistobenchError(f"`alpha` must lie between 0 and 1, not {self.alpha:g}")
-        if self.n_bootstrap is not None and self.n_bootstrap < 2:
-            raise HistobenchError(f"`n_bootstrap` must be at least 2, not {self.n_bootstrap}")
-        check_random_state(self.random_state)
         if not 0 <= self.rope < 1:
             raise HistobenchError(f"`rope` must be at least 0 and below 1, not {self.rope:g}")
-        if self.test not in TESTS:
-            raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
-        if self.interval not in VALUE_INTERVALS:
-            raise HistobenchError(f"unknown interval {self.interval!r}; known: {', '.join(VALUE_INTERVALS)}")
-        chosen_test(self.test, self.metric)
 
 
 TableMaker = Callable[[str, Sequence[StoredRun], CompareSettings], DatasetTable]
@@ -246,19 +209,6 @@ def compare_runs(
     )
 
 
-def resamples_for(n_pairs: int, metric: str, alpha: float) -> int:
-    """Resamples by default: enough for the smallest p-value to survive the correction with room to spare.
-
-    Metrics that need rankings or probabilities take longer, so they get at most 5000.
-
-    >>> resamples_for(1, "accuracy", 0.05), resamples_for(190, "accuracy", 0.05)
-    (10000, 30400)
-    """
-    if metric in LABEL_METRICS:
-        return max(10_000, math.ceil(8 * n_pairs / alpha))
-    return min(5000, max(2000, math.ceil(8 * n_pairs / alpha)))
-
-
 def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> CompareSettings:
     """The settings with a metric of the runs' target; where none was chosen, its main one."""
     kind = runs[0].target
@@ -283,7 +233,6 @@ def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSett
     """
     table = _dataset_table(dataset, runs, settings)
     by_classes = runs[0].target == CLASS and metric_of(settings.metric).kind != "calibration"
-    by_classes &= table.decides_together
     if table.standings is not None or len(runs) < 2 or settings.metric == "accuracy" or not by_classes:
         return table
     accuracy = _dataset_table(dataset, runs, replace(settings, metric="accuracy"))
@@ -292,48 +241,29 @@ def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSett
 
 def _dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
     named, settings = distinct_names(runs), settings_for(runs, settings)
-    test = chosen_test(settings.test, settings.metric)
     if runs[0].target != CLASS:
-        return _table_of_target(dataset, named, settings, test)
+        return _table_of_target(dataset, named, settings)
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
     reference = next(iter(predictions.values()))
     if len(reference) == 0:
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
     units = SamplingUnits.of(reference)
-    means = (episode_tables(named, reference, units, [settings.metric]) or {}).get(settings.metric)
+    means = (episode_tables(named, predictions, units, [settings.metric]) or {}).get(settings.metric)
     if means is not None:
         # What runs report as means over episodes: intervals and tests are of these means.
-        if test != "jackknife":
-            raise HistobenchError(
-                f"`test` {test} is about single predictions, but {runs[0].task} reports means over episodes; "
-                "leave `test` out"
-            )
         statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
-        table = _table(dataset, named, means.found, statistics, units, settings, test)
+        table = _table(dataset, named, means.found, statistics, units, settings)
         return replace(table, resampled=means.resampled)
     found = left_out_table(predictions, [settings.metric], units)[settings.metric]
-    statistics = metric_statistics(settings.metric, found, predictions, units, alpha=settings.alpha)
-    drawn = _drawn(predictions, units, settings, test)
-    if settings.interval != METHOD:
-        level = 1 - settings.alpha
-        own = {name: percentile_interval(drawn[name], level=level) for name in named}
-        statistics = replace(statistics, intervals=own)
-    return _table(dataset, named, found, statistics, units, settings, test, predictions, drawn)
+    statistics = metric_statistics(settings.metric, found, units, alpha=settings.alpha)
+    return _table(dataset, named, found, statistics, units, settings)
 
 
-def _table_of_target(
-    dataset: str, named: dict[str, StoredRun], settings: CompareSettings, test: str
-) -> DatasetTable:
+def _table_of_target(dataset: str, named: dict[str, StoredRun], settings: CompareSettings) -> DatasetTable:
     """The comparison of a target that is not a class, by the jackknife over patients or images."""
-    if test not in ("jackknife", "permutation") or settings.interval != METHOD:
-        raise HistobenchError(
-            f"`test` {test} and `interval` {settings.interval}: "
-            f"{a_target(next(iter(named.values())).target)} has the default (and `test` permutation) only"
-        )
     table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
     statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
-    found, why = table.found[settings.metric], "DeLong's test is for classes"
-    return _table(dataset, named, found, statistics, table.units, settings, test, no_tests=why)
+    return _table(dataset, named, table.found[settings.metric], statistics, table.units, settings)
 
 
 def _table(
@@ -343,17 +273,9 @@ def _table(
     statistics: MetricStatistics,
     units: SamplingUnits,
     settings: CompareSettings,
-    test: str,
-    predictions: dict[str, Predictions] | None = None,
-    drawn: Mapping[str, Floats] | None = None,
-    *,
-    no_tests: str = "the values are means over episodes",
 ) -> DatasetTable:
-    """Without `predictions`, tests of single predictions are left out; `no_tests` says why."""
-    drawn = drawn or {}
-    n_resamples = max(map(len, drawn.values()), default=0)
     entries = _entries(named, found, statistics, settings)
-    pairs = _pairs(statistics.pairs, predictions, found, units, drawn, test, settings, no_tests)
+    pairs = _pairs(statistics.pairs, 1 - settings.alpha)
     return DatasetTable(
         dataset=dataset,
         entries=entries,
@@ -361,24 +283,9 @@ def _table(
         n_images=len(units.labels),
         n_groups=units.n_groups,
         resampled=units.resampled,
-        n_resamples=n_resamples,
-        test=test,
-        notes=_notes(entries, pairs, statistics, units, n_resamples, test, settings),
-        standings=statistics.standings if test == "jackknife" else None,
+        notes=_notes(entries, pairs, statistics),
+        standings=statistics.standings,
     )
-
-
-def _drawn(
-    predictions: dict[str, Predictions], units: SamplingUnits, settings: CompareSettings, test: str
-) -> dict[str, Floats]:
-    """Resamples of every run's metric, where the chosen procedures need them."""
-    if test != "bootstrap" and settings.interval == METHOD:
-        return {}
-    n_pairs = len(predictions) * (len(predictions) - 1) // 2
-    n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
-    labels = next(iter(predictions.values())).labels
-    evaluate = over_all_classes(one_metric(predictions, settings.metric), labels, metric=settings.metric)
-    return replicates_of_all(evaluate, units.design, n_resamples=n_resamples, seed=settings.random_state)
 
 
 def _entries(
@@ -401,59 +308,26 @@ def _entries(
     )
 
 
-def _pairs(
-    found: Pairs,
-    predictions: dict[str, Predictions] | None,
-    left_out: LeaveOneOut,
-    units: SamplingUnits,
-    drawn: Mapping[str, Floats],
-    test: str,
-    settings: CompareSettings,
-    no_tests: str,
-) -> tuple[Pair, ...]:
+def _pairs(found: Pairs, level: float) -> tuple[Pair, ...]:
     """All pairs of encoders that have a value; the family of every correction is the whole table.
 
     The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
     than the one it was chosen from, and would claim too much.
     """
-    level = 1 - settings.alpha
-    names = list(combinations(found.names, 2))
-    intervals = [_interval(found.own_low[k], found.own_high[k], level) for k in range(len(found))]
-    tests = []
-    for k, (first, second) in enumerate(names):
-        tested = PairTests(float(found.p_value[k]), no_delong=no_tests)
-        if predictions is not None:
-            both = predictions[first], predictions[second]
-            delong, no_delong = area_test(*both, settings.metric)
-            mcnemar = label_test(*both, settings.metric)
-            tested = replace(tested, mcnemar=mcnemar, delong=delong, no_delong=no_delong)
-        if test == "bootstrap":
-            rows = drawn[first] - drawn[second]
-            intervals[k] = percentile_interval(rows, level=level)
-            tested = replace(tested, bootstrap=bootstrap_p_value(rows, units.design))
-        elif test == "permutation":
-            parts = _contributions(left_out.columns([first, second]))
-            tested = replace(tested, permutation=sign_flip_p_value(parts, seed=settings.random_state))
-        elif test == "delong" and tested.delong is not None:
-            intervals[k] = Interval(*tested.delong.interval(level), level, "delong")
-        tests.append(tested)
-    p_values = [tested.p_value(test) for tested in tests]
-    adjusted = holm(p_values)
-    holds = found.holds if test == "jackknife" else adjusted <= settings.alpha
+    adjusted = holm(found.p_value)
     return tuple(
         Pair(
             first=first,
             second=second,
             difference=float(found.difference[k]),
-            interval=intervals[k],
-            tests=tests[k],
-            p_value=p_values[k],
+            interval=_interval(found.own_low[k], found.own_high[k], level),
+            p_value=float(found.p_value[k]),
             p_adjusted=float(adjusted[k]),
-            holds=bool(holds[k]),
+            holds=bool(found.holds[k]),
             simultaneous=_interval(found.low[k], found.high[k], level, "max-t"),
             p_simultaneous=float(found.p_adjusted[k]),
         )
-        for k, (first, second) in enumerate(names)
+        for k, (first, second) in enumerate(combinations(found.names, 2))
     )
 
 
@@ -462,20 +336,8 @@ def _interval(low: float, high: float, level: float, method: str = "jackknife-t"
     return Interval.of(low, high, level=level, method=method, why_none=why)
 
 
-def _contributions(found: LeaveOneOut) -> Floats:
-    """What each unit adds to the difference of two columns (their pseudo-values)."""
-    n = len(found.left_out)
-    return n * (found.values[0] - found.values[1]) - (n - 1) * (found.left_out[:, 0] - found.left_out[:, 1])
-
-
 def _notes(
-    entries: tuple[Entry, ...],
-    pairs: tuple[Pair, ...],
-    statistics: MetricStatistics,
-    units: SamplingUnits,
-    n_resamples: int,
-    test: str,
-    settings: CompareSettings,
+    entries: tuple[Entry, ...], pairs: tuple[Pair, ...], statistics: MetricStatistics
 ) -> tuple[str, ...]:
     notes = []
     missing = [entry.name for entry in entries if entry.value is None]
@@ -490,16 +352,6 @@ def _notes(
     without = {entry.interval.reason for entry in entries if entry.value is not None}
     notes += sorted(f"no interval: {reason}" if not reason.startswith("no ") else reason
                     for reason in without if reason)  # fmt: skip
-    if test == "bootstrap" and pairs:
-        smallest = smallest_p_value(n_resamples, units.design) * len(pairs)
-        needed = resamples_for(2 * len(pairs), "accuracy", settings.alpha)
-        if smallest > settings.alpha and smallest_p_value(needed, units.design) * len(pairs) > settings.alpha:
-            notes.append(f"too few groups for {len(pairs)} corrected comparisons: no difference can hold")
-        elif smallest > settings.alpha:
-            notes.append(
-                f"{n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
-                f"no difference can hold; use `n_bootstrap` {needed}"
-            )
     if statistics.note:
         notes.append(statistics.note)
     if pairs:

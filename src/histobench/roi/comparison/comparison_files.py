@@ -38,10 +38,8 @@ def _table(table: DatasetTable) -> dict[str, Any]:
         "num_images": table.n_images,
         "num_groups": table.n_groups,
         "resampled": table.resampled,
-        "n_bootstrap": table.n_resamples,
-        "test": table.test,
         # What `holds` goes by.
-        "correction": f"{'max-t' if table.test == 'jackknife' else 'Holm'} over {len(table.pairs)} pairs",
+        "correction": f"max-t over {len(table.pairs)} pairs",
         "encoders": [_entry(entry) | _standing(table, entry.name) for entry in table.entries],
         "pairs": [_pair(pair) for pair in table.pairs],
         "winner": _winner(table),
@@ -83,7 +81,6 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
-    mcnemar, delong = pair.tests.mcnemar, pair.tests.delong
     return {
         "first": pair.first,
         "second": pair.second,
@@ -93,20 +90,6 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "p_holm": _number(pair.p_adjusted),
         "holds": pair.holds if pair.p_value == pair.p_value else None,
         "simultaneous": {**_bounds(pair.simultaneous), "p_value": _number(pair.p_simultaneous)},
-        "jackknife": {"p_value": _number(pair.tests.jackknife)},
-        "paired_bootstrap": {"p_value": _number(pair.tests.bootstrap)},
-        "permutation": {"p_value": _number(pair.tests.permutation)},
-        "mcnemar": None
-        if mcnemar is None
-        else {
-            "p_value": mcnemar.p_value,
-            "method": mcnemar.method,
-            "only_first_correct": mcnemar.only_first,
-            "only_second_correct": mcnemar.only_second,
-        },
-        "delong": {"p_value": None, "reason": pair.tests.no_delong or "the metric is not the AUROC"}
-        if delong is None
-        else {"p_value": delong.p_value, "auroc_difference": delong.difference, "z": _number(delong.z)},
     }
 
 
@@ -256,14 +239,11 @@ def pairs_csv(comparison: Comparison) -> str:
         "p_holm",
         "holds",
     ]
-    tests = ("jackknife", "bootstrap", "permutation", "mcnemar", "delong")
-    header += [f"p_{test}" for test in tests]
     header += ["simultaneous_ci_lower", "simultaneous_ci_upper", "p_simultaneous"]
     rows: list[list[object]] = [
         [
             table.dataset, pair.first, pair.second, pair.difference, pair.interval.low, pair.interval.high,
             pair.p_value, pair.p_adjusted, pair.holds if pair.p_value == pair.p_value else None,
-            *(pair.tests.p_value(test) for test in tests),
             pair.simultaneous.low, pair.simultaneous.high, pair.p_simultaneous,
         ]
         for table in comparison.tables

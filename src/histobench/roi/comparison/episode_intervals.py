@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_intervals import (
-    METHOD,
-    NO_CALIBRATION_INTERVAL,
-    scale_of,
-    why_no_interval,
-)
-from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.metric_intervals import NO_CALIBRATION_INTERVAL, metric_intervals
+from histobench.roi.comparison.sampling_units import SamplingUnits, scored
+from histobench.roi.comparison.unseen_moves import with_unseen
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
@@ -24,15 +20,8 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import FEW_SHOT
-from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import (
-    LeaveOneOut,
-    crossed,
-    interaction_variance,
-    jackknife_bounds,
-    means_without_each,
-)
-from histobench.statistics.resampling import SamplingDesign, jackknife_blocks, sampling_design
+from histobench.statistics.jackknife import LeaveOneOut, crossed, interaction_variance
+from histobench.statistics.resampling import jackknife_blocks, sampling_design
 
 # Means over episodes or runs, with each test unit and each episode left out.
 
@@ -52,41 +41,25 @@ def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
     return tuple(metric for metric in METRICS if metric in kept)
 
 
-def crossed_metrics(
-    episodes: EpisodePredictions,
-    design: SamplingDesign,
-    *,
-    freedom: float | None = None,
-) -> dict[str, LeaveOneOut]:
-    """Of every metric its mean over episodes, with each unit and each episode left out: one column each."""
-    found = left_out_values(episodes, design, known_metrics(episodes))
-    return {
-        metric: crossed_columns((metric,), [values], design, freedom=freedom)
-        for metric, values in found.items()
-    }
-
-
 def crossed_columns(
+    metric: str,
     names: tuple[str, ...],
     each: Sequence[Floats],
-    design: SamplingDesign,
-    *,
-    freedom: float | None = None,
+    runs: Sequence[Predictions],
+    units: SamplingUnits,
 ) -> LeaveOneOut:
-    """Columns (runs or metrics) from their `left_out_values` [E, 1 + u] each.
+    """Columns (one of each run) from their `left_out_values` [E, 1 + u] each.
 
-    Runs with the same number of episodes are paired: the same seed draws the same training images for every
-    encoder. Otherwise the episodes of each run are left out of its own column alone.
+    `runs` are the predictions averaged over episodes, from which the unseen moves come. Runs with the same
+    number of episodes are paired: the same seed draws the same training images for every encoder. Otherwise
+    the episodes of each run are left out of its own column alone.
     """
-    _, stratum_of = jackknife_blocks(design, BLOCKS)
     means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
-    blocks = len(stratum_of) - len(np.unique(stratum_of))
-    own = min(design.degrees_of_freedom if freedom is None else freedom, blocks)
-    units = LeaveOneOut(names, means[0], means[1:], stratum_of, float(own))
+    found = with_unseen(metric, LeaveOneOut(names, means[0], means[1:]), runs, units)
     if len({len(values) for values in each}) == 1:
-        shared = [interaction_variance(values[:, 1:], stratum_of) for values in each]
-        return crossed(units, np.stack([values[:, 0] for values in each], axis=1), interaction=shared)
-    return crossed(units, _own_episodes([values[:, 0] for values in each], means[0]))
+        shared = [interaction_variance(values[:, 1:]) for values in each]
+        return crossed(found, np.stack([values[:, 0] for values in each], axis=1), interaction=shared)
+    return crossed(found, _own_episodes([values[:, 0] for values in each], means[0]))
 
 
 def _own_episodes(each: Sequence[Floats], means: Floats) -> Floats:
@@ -107,11 +80,10 @@ def _own_episodes(each: Sequence[Floats], means: Floats) -> Floats:
 
 
 def left_out_values(
-    episodes: EpisodePredictions,
-    design: SamplingDesign,
-    metrics: Sequence[str],
+    episodes: EpisodePredictions, units: SamplingUnits, metrics: Sequence[str]
 ) -> dict[str, Floats]:
     """Each episode's metrics on all units and with each (block) left out, name -> [E, 1 + u]."""
+    design = sampling_design(len(units.labels), clusters=units.group_of)
     blocks, stratum_of = jackknife_blocks(design, BLOCKS)
     block_of_image = blocks[design.unit_of]
     labels = [metric for metric in metrics if metric in LABEL_METRICS]
@@ -166,71 +138,42 @@ def _defined_mean(values: Floats) -> Floats:
         return np.asarray(np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0))
 
 
-#: What the interval of a metric is over where the probabilities of the episodes were not kept.
-NOT_KEPT = (
-    "over episodes alone, for these test images: the probabilities of each episode were not kept; "
-    "evaluate with `keep_probabilities`"
-)
-NO_FILE = (
-    "over episodes alone, for these test images: the predictions of each episode were not kept; "
-    "evaluate again for intervals over test images, too"
-)
+#: Fewer episodes or runs than this show no spread: their means have no interval and no test.
+FEWEST_EPISODES = 3
+#: Why a mean over episodes has no interval.
+NOT_KEPT = "no interval: the probabilities of each episode were not kept; evaluate with `keep_probabilities`"
+NO_FILE = "no interval: the predictions of each episode were not kept; evaluate again"
 
 
-def crossed_intervals(
-    found: LeaveOneOut,
-    metric: str,
-    units: SamplingUnits,
-    *,
-    level: float = 0.95,
-    n_classes: int | None = None,
-) -> dict[str, Interval]:
-    """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale.
-
-    What the test units do not allow of one evaluation they do not allow of a mean over episodes either.
-    """
-    reason = why_no_interval(metric, units)
-    if reason is not None:
-        return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=reason))
-    why, count = "undefined when a unit or an episode is left out", len(found.left_out)
-    size = float(len(units.labels))
-    low, high = jackknife_bounds(
-        found, scale_of(metric, n_classes or units.n_columns), size, effective=units.worth(size), level=level
-    )
-    return {
-        name: Interval.of(a, b, level=level, method=METHOD, n_valid=count, why_none=why)
-        for name, a, b in zip(found.names, low, high, strict=True)
-    }
+def too_few_episodes(count: int) -> str:
+    """Why a mean over so many episodes or runs has no interval; empty where it has one."""
+    if count >= FEWEST_EPISODES:
+        return ""
+    return f"no interval: {count} episodes or runs (an interval needs {FEWEST_EPISODES})"
 
 
-def crossed_entries(
-    episodes: EpisodePredictions,
-    units: SamplingUnits,
-    reported: Mapping[str, float | None],
-) -> dict[str, dict[str, Any]]:
-    """Value, interval and standard error of every metric that follows from what was kept of the episodes."""
+def crossed_entries(run: StoredRun, units: SamplingUnits) -> dict[str, dict[str, Any]]:
+    """Value, interval and standard error of every metric of a run that reports means over episodes."""
+    reported = run.metrics
+    tables = episode_tables({"": run}, {"": scored(run.predictions)}, units, list(reported)) or {}
     entries: dict[str, dict[str, Any]] = {}
-    way = episodes.classes.shape[1]
-    design = sampling_design(len(units.labels), clusters=units.group_of)
-    for metric, found in crossed_metrics(episodes, design, freedom=units.freedom).items():
-        value = reported.get(metric)
-        if value is None:
+    for metric, value in reported.items():
+        table = tables.get(metric)
+        if metric in CALIBRATION_METRICS or table is None or table.note or value is None:
+            calibration = metric in CALIBRATION_METRICS
+            reason = NO_CALIBRATION_INTERVAL if calibration else NOT_KEPT if table is None else table.note
+            entries[metric] = missing_entry(value, run.undefined_metrics.get(metric) or reason)
             continue
-        # Half-precision probabilities move an area by less than its last printed digit; the file's counts.
-        moved = found.left_out + (value - found.values[0])
-        centred = replace(found, values=np.array([value]), left_out=moved)
-        interval = crossed_intervals(centred, metric, units, n_classes=way)[metric]
+        interval = metric_intervals(metric, table.found, units)[""]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,
             "ci_upper": interval.high,
-            "std": float(found.variance[0] ** 0.5),
+            "std": float(table.found.variance[0] ** 0.5),
             "method": interval.method,
             "n_valid": interval.n_valid,
             "reason": interval.reason,
         }
-    for metric in sorted(CALIBRATION_METRICS & set(reported)):
-        entries[metric] = missing_entry(reported[metric], NO_CALIBRATION_INTERVAL)
     return entries
 
 
@@ -256,43 +199,49 @@ def reports_episodes(run: StoredRun) -> bool:
     return TaskFiles.beside(run.path).per_episode.exists()
 
 
-def resampled_with(run: StoredRun, n_episodes: int, units: SamplingUnits) -> str:
+def resampled_with(run: StoredRun, units: SamplingUnits) -> str:
     """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
-    episodes = "episodes" if run.task == FEW_SHOT else "training runs"
-    return units.resampled if n_episodes < 2 else f"{episodes} and {units.resampled}"
+    return f"{'episodes' if run.task == FEW_SHOT else 'training runs'} and {units.resampled}"
 
 
 def episode_tables(
-    named: Mapping[str, StoredRun], reference: Predictions, units: SamplingUnits, metrics: Sequence[str]
+    named: Mapping[str, StoredRun],
+    predictions: Mapping[str, Predictions],
+    units: SamplingUnits,
+    metrics: Sequence[str],
 ) -> dict[str, EpisodeTable] | None:
     """A table for every metric; None where some run's metrics are not means over episodes.
 
-    Over episodes and test units where every run kept what its episodes predicted, otherwise over episodes.
+    `predictions` are those of the runs with their images in one order (`aligned`). What was not kept of the
+    episodes, or is too little, has a note instead of spread.
     """
     if not all(map(reports_episodes, named.values())):
         return None
-    design = sampling_design(len(reference), clusters=units.group_of)
+    reference = next(iter(predictions.values()))
     aligned = {name: _aligned(run, reference) for name, run in named.items()}
     kept = {name: episodes for name, episodes in aligned.items() if episodes is not None}
-    crossed_over: list[str] = []
-    if len(kept) == len(named):
-        known = [known_metrics(episodes) for episodes in kept.values()]
-        crossed_over = [metric for metric in metrics if all(metric in each for each in known)]
-    left_out = {name: left_out_values(episodes, design, crossed_over) for name, episodes in kept.items()}
+    known = [known_metrics(episodes) for episodes in kept.values()]
+    few = too_few_episodes(min((len(episodes) for episodes in kept.values()), default=FEWEST_EPISODES))
+    crossed_over = [
+        metric
+        for metric in metrics
+        if len(kept) == len(named) and not few and all(metric in each for each in known)
+    ]
+    left_out = {name: left_out_values(episodes, units, crossed_over) for name, episodes in kept.items()}
     tables: dict[str, EpisodeTable] = {}
     for metric in metrics:
         values = np.array([run.metrics.get(metric) for run in named.values()], dtype=np.float64)
         if metric in crossed_over:
             columns = [left_out[name][metric] for name in named]
-            found = crossed_columns(tuple(named), columns, design, freedom=units.freedom)
-            words = resampled_with(next(iter(named.values())), min(map(len, kept.values())), units)
-            tables[metric] = EpisodeTable(replace(found, values=values), words)
+            found = crossed_columns(metric, tuple(named), columns, list(predictions.values()), units)
+            words = resampled_with(next(iter(named.values())), units)
+            # Half-precision probabilities move an area by less than its last printed digit.
+            moved = found.left_out + (values - found.values)
+            tables[metric] = EpisodeTable(replace(found, values=values, left_out=moved), words)
         else:
-            rows = _per_episode(named, metric)
-            if rows is not None:
-                found = LeaveOneOut.unstratified(tuple(named), values, means_without_each(rows))
-                note = NO_FILE if len(kept) < len(named) else NOT_KEPT
-                tables[metric] = EpisodeTable(found, "episodes", note)
+            nothing = LeaveOneOut(tuple(named), values, np.full((1, len(named)), np.nan))
+            note = NO_FILE if len(kept) < len(named) else few or NOT_KEPT
+            tables[metric] = EpisodeTable(nothing, units.resampled, note)
     return tables
 
 
@@ -303,12 +252,3 @@ def _aligned(run: StoredRun, reference: Predictions) -> EpisodePredictions | Non
         return run.episodes
     place = {name: k for k, name in enumerate(names)}
     return run.episodes.taken(np.array([place[name] for name in reference.img_names]))
-
-
-def _per_episode(named: Mapping[str, StoredRun], metric: str) -> Floats | None:
-    """The metric of each episode [E, runs] from the runs' files; None where episodes are not paired."""
-    columns = [run.per_episode for run in named.values()]
-    rows = [column[metric] for column in columns if column is not None and metric in column]
-    if len(rows) < len(named) or len({len(row) for row in rows}) > 1:
-        return None
-    return np.stack(rows, axis=1)

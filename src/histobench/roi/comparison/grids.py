@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from histobench.roi.comparison.answer import answer, evidence_of_table
 from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable
-from histobench.roi.comparison.pairs import TEST_NAMES
 from histobench.roi.encoders.own_name import UNCHECKED, combined_parts
 from histobench.roi.task_catalogue import PATIENT
 from histobench.statistics.intervals import Interval
@@ -61,20 +60,14 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         pair = None if entry.name == first else table.pair(entry.name, first)
         tail = ("", "") if entry.name == first else ("-", "-")
         if pair is not None:
-            interval, p = table.deciding(pair)
             star = " *" if pair.holds else ""
-            tail = shown(pair.difference, interval, digits=digits), shown_p(p) + star
+            apart = shown(pair.difference, pair.simultaneous, digits=digits)
+            tail = apart, shown_p(pair.p_simultaneous) + star
         rank = "-" if entry.rank is None else str(entry.rank)
         ranks = () if standings is None else (_ranks(standings.ranks.get(entry.name)),)
         marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
         value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
         rows.append((rank, entry.name, value, *ranks, *tail))
-    starred = (
-        (f"* differs from the first after Holm correction at {comparison.alpha:g}",)
-        if table.pairs and not table.decides_together
-        else ()
-    )
-    answered = (answer_line(comparison, table),) if table.decides_together else ()
     return Grid(
         title=_title(comparison, table),
         header=(
@@ -83,12 +76,11 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             f"value [{level}]",
             *(() if standings is None else ("ranks",)),
             f"difference to first [{level}]",
-            "p (max-t)" if table.decides_together else "p (Holm)",
+            "p (max-t)",
         ),
         rows=tuple(rows),
         notes=(
-            *answered,
-            *starred,
+            answer_line(comparison, table),
             *_standing_words(comparison, table, digits),
             *combination_words(comparison, table, digits=digits),
             *elsewhere_words(entry.name for entry in table.entries),
@@ -125,7 +117,8 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
             f"selection-corrected estimate for {winner.name}: "
-            f"{shown(winner.value, winner.interval, digits=digits)} (the observed maximum is biased upward)"
+            f"{shown(winner.value, winner.interval, digits=digits)}: quote this one for the winner (the "
+            "observed maximum is biased upward, and its interval in the table does not allow for that)"
         )
     return words
 
@@ -142,8 +135,8 @@ def combination_words(comparison: Comparison, table: DatasetTable, *, digits: in
     for both, sentence in beaten_parts(values, difference, lower=comparison.lower_is_better):
         pair = None if both is None else table.pair(*both)
         if pair is not None:
-            interval, p = table.deciding(pair)
-            sentence += f": {shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
+            apart = shown(pair.difference, pair.simultaneous, digits=digits)
+            sentence += f": {apart}, p {shown_p(pair.p_simultaneous)}"
         words.append(sentence)
     return words
 
@@ -203,8 +196,6 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
     note = (
         f"* differ: the interval that holds together with those of all other pairs "
         f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
-        if table.decides_together
-        else f"* differ after Holm correction at {comparison.alpha:g}"
     )
     return _matrix(f"{table.dataset or 'results'}: row minus column", names, cell, note)
 
@@ -340,16 +331,12 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     images = f"{table.n_images} test {'patients' if of_patients else f'images{groups}'}"
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
-    tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
-    if table.decides_together:
+    tested = ""
+    if table.standings is not None:
         unit = "image" if table.n_groups is None else "group"
         largest = "" if len(table.pairs) == 1 else f" for the largest of {pairs}"
         tested = f"; differences: leaving out one {unit} at a time, Student's t{largest}"
-        tested = "" if table.standings is None else tested
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""
-    drawn = f"{table.n_resamples} resamples of {table.resampled}"
-    intervals = (
-        f"intervals: {drawn if table.n_resamples else f'{table.resampled}, left out one at a time'}{named}"
-    )
+    intervals = f"intervals: {table.resampled}, left out one at a time{named}"
     return f"{direction}{images}; {intervals}{tested}"

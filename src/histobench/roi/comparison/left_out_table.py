@@ -14,27 +14,21 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.metric_function import all_metrics
-from histobench.roi.comparison.metric_intervals import (
-    METHOD,
-    confusion_of,
-    metric_intervals,
-    recall_bounds,
-    scale_of,
-    why_no_interval,
-)
+from histobench.roi.comparison.metric_intervals import metric_intervals, no_interval
 from histobench.roi.comparison.sampling_units import (
     FEWEST_GROUPS_OF_CLASS,
     FEWEST_POSITIVES,
     SamplingUnits,
 )
+from histobench.roi.comparison.unseen_moves import confusion_of, target_moves, with_unseen
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
-from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, metric_of
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
 from histobench.roi.metrics.target_metrics import evaluate_target
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import LeaveOneOut, jackknife_bounds, leave_one_out
+from histobench.statistics.jackknife import LeaveOneOut, leave_one_out
 from histobench.statistics.resampling import jackknife_of_all, sampling_design
 
 Floats = NDArray[np.float64]
@@ -57,32 +51,12 @@ def left_out_table(
     columns |= {metric: areas for metric in MACRO_AUROC if metric in metrics}
     rest = [_any_metrics(run, others, units) for run in runs.values()] if others else []
     columns |= {metric: [found[metric] for found in rest] for metric in others}
-    return {metric: _joined(tuple(runs), metric, columns[metric], units) for metric in metrics}
-
-
-def intervals_of_table(
-    metric: str,
-    found: LeaveOneOut,
-    runs: Mapping[str, Predictions],
-    units: SamplingUnits,
-    *,
-    level: float = 0.95,
-) -> dict[str, Interval]:
-    """The default interval of every run's metric."""
-    confusions = np.stack([confusion_of(run, units.n_columns) for run in runs.values()])
-    recalls = recall_bounds(list(runs.values()), units, level=level) if metric in LABEL_METRICS else None
-    bounds = metric_intervals(
-        metric, units, found.values, found.left_out, confusions=confusions, recalls=recalls, level=level
-    )
-    return dict(zip(found.names, bounds, strict=True))
-
-
-def _joined(
-    names: tuple[str, ...], metric: str, found: list[tuple[float, Floats]], units: SamplingUnits
-) -> LeaveOneOut:
-    values, left_out = zip(*found, strict=True)
-    freedom = units.freedom if metric_of(metric).rare_class_limits else units.n_units - 1.0
-    return LeaveOneOut.unstratified(names, np.array(values), np.stack(left_out, axis=1), freedom=freedom)
+    tables = {}
+    for metric in metrics:
+        values, left_out = zip(*columns[metric], strict=True)
+        found = LeaveOneOut(tuple(runs), np.array(values), np.stack(left_out, axis=1))
+        tables[metric] = with_unseen(metric, found, list(runs.values()), units)
+    return tables
 
 
 def _label_metrics(
@@ -176,6 +150,7 @@ class TargetTable:
                 names=tuple(same),
                 values=np.array([run.values[place] for run in each]),
                 left_out=np.stack([run.left_out[:, place] for run in each], axis=1),
+                unseen=target_moves(metric, list(same.values()), units),
             )
             for place, metric in enumerate(each[0].names)
         }
@@ -183,27 +158,11 @@ class TargetTable:
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
         """The interval of every run's metric; one without says why."""
-        found = self.found[metric]
         name, _, label = metric.partition("@")
-        reason = why_no_interval("r2" if label else name, self.units) or self._rare_label(name, label)
+        reason = self._rare_label(name, label)
         if reason is not None:
-            return dict.fromkeys(found.names, Interval(None, None, level, METHOD, 0, reason))
-        size = float(len(self.reference))
-        low, high = jackknife_bounds(
-            found,
-            scale_of(name, 1),
-            size,
-            effective=self.units.worth(size),
-            level=level,
-            long_tailed=metric_of(name).scale in ("log", "unexplained"),
-            biased=name in _PRECISIONS,
-            few_carry=name in (*_PRECISIONS, *_AREAS),
-        )
-        why, count = f"undefined without one of the {self.units.word}", len(found.left_out)
-        return {
-            name: Interval.of(a, b, level=level, method=METHOD, n_valid=count, why_none=why)
-            for name, a, b in zip(found.names, low, high, strict=True)
-        }
+            return dict.fromkeys(self.found[metric].names, no_interval(reason, level))
+        return metric_intervals(name, self.found[metric], self.units, level=level)
 
     def _rare_label(self, name: str, label: str) -> str | None:
         """Why a label is too rare (or too frequent) for an interval of its areas, as classes are."""

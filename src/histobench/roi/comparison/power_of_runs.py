@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,18 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric
-from histobench.roi.comparison.sampling_units import aligned, check_random_state, design_of
+from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state, design_of
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.statistics.power import (
-    PowerEstimate,
-    mcnemar_power,
-    mcnemar_samples,
-    power_from_predictions,
-)
+from histobench.statistics.jackknife import SHARE_OF_UNSEEN, pair_errors
+from histobench.statistics.power import PowerEstimate, power_from_predictions
 from histobench.statistics.resampling import Metric
 
 
@@ -38,8 +36,6 @@ class PowerAnalysis:
     unit: str  # "images" or "groups"
     estimate: PowerEstimate
     discordant: float  # share of images that exactly one of the two gets right
-    mcnemar_images: int | None  # for accuracy on independent images, in closed form
-    mcnemar_present_power: float | None
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,10 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
     reference = predictions[first]
     design = design_of(reference)
     metrics = {name: _metric(predictions[name], settings.metric) for name in named}
+    units = SamplingUnits.of(reference)
+    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
+    freedom = float(pair_errors(found)[2][0, 1])
+    unseen = float(SHARE_OF_UNSEEN * found.unseen_variance.sum()) ** 0.5
     try:
         estimate = power_from_predictions(
             metrics[first],
@@ -89,13 +89,13 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
             power=settings.power,
             n_resamples=settings.n_bootstrap or (4000 if settings.metric in LABEL_METRICS else 1000),
             seed=settings.random_state,
+            unseen=unseen,
+            test_freedom=freedom if math.isfinite(freedom) else math.inf,
         )
     except ValueError as error:
         raise HistobenchError(f"{first} and {second} on {dataset}: {error}") from error
     right = [run.predicted == run.labels for run in predictions.values()]
     discordant = float(np.mean(right[0] != right[1]))
-    closed = settings.metric == "accuracy" and not design.is_clustered and discordant >= settings.delta
-    rates = {"alpha": settings.alpha}
     return PowerAnalysis(
         dataset=dataset,
         first=first,
@@ -107,12 +107,6 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
         unit="groups" if design.is_clustered else "images",
         estimate=estimate,
         discordant=discordant,
-        mcnemar_images=mcnemar_samples(discordant, settings.delta, power=settings.power, **rates)
-        if closed
-        else None,
-        mcnemar_present_power=mcnemar_power(discordant, settings.delta, len(reference), **rates)
-        if closed
-        else None,
     )
 
 
@@ -143,8 +137,6 @@ def in_words(plan: PowerAnalysis) -> str:
         f"{estimate.units_at_pilot:,} would do if it were known exactly; as it is, they show the "
         f"difference with power {estimate.assurance_at_pilot:.2f} on average",
     ]
-    if plan.mcnemar_images is not None:
-        lines.append(f"  McNemar's test in closed form: {plan.mcnemar_images:,} images")
     lines += [
         f"  the present {estimate.present_units:,} {plan.unit} show it with power "
         f"{estimate.present_power:.2f}, and differences from {estimate.detectable:.4f} on with power "

@@ -14,8 +14,8 @@ from histobench.roi.comparison.grids import Grid, unchecked_words
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
-from histobench.roi.robustness.leaving_out import METHOD
-from histobench.statistics.jackknife import LeaveOneOut, differences
+from histobench.roi.robustness.leaving_out import METHOD, Range, columns_of
+from histobench.statistics.jackknife import differences
 from histobench.statistics.tests import holm
 
 FILE = "robustness.json"
@@ -161,7 +161,10 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
         columns = np.stack([left_out[pack.path][name] for pack in known], axis=1)
         values = np.array([pack.value(name) for pack in known], dtype=np.float64)
         names = tuple(pack.encoder for pack in known)
-        gaps = differences(LeaveOneOut.unstratified(names, values, columns))
+        images, groups = known[0].content["num_samples"], known[0].content["num_groups"]
+        sizes = np.full(groups, images / max(groups, 1))
+        within: Range = "share" if ((values >= 0) & (values <= 1)).all() else "contrast"
+        gaps = differences(columns_of(names, values, columns, sizes, within))
         corrected = holm(gaps.p_value)
         for k, (first, second) in enumerate(zip(gaps.first, gaps.second, strict=True)):
             bounds = (gaps.low[k], gaps.high[k], gaps.p_value[k], corrected[k])

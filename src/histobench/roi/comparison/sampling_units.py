@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions, TargetPredictions
-from histobench.statistics.jackknife import FEWEST_DEGREES, effective_size
-from histobench.statistics.power import class_freedom, effective_freedom, effective_number
+from histobench.statistics.jackknife import FEWEST_DEGREES, freedom_of_sizes
 from histobench.statistics.resampling import SamplingDesign, design_for_labels
 
 # The patients or slides of a run's images, and how its test set is drawn again.
@@ -200,35 +199,18 @@ class SamplingUnits:
         occurs[self.unit_of, self.labels] = True
         return occurs.sum(axis=0)
 
-    @cached_property
-    def freedom(self) -> float:
-        """Degrees of freedom of a jackknife over the units."""
-        return class_freedom(self.labels, self.group_of)
-
-    @cached_property
-    def design(self) -> SamplingDesign:
-        """How the test set would be drawn again."""
-        return design_for_labels(self.labels, None if self.group_of is None else self.group_of.tolist())
-
-    def freedom_of_all(self, *, by_class: bool) -> float:
-        """Degrees of freedom of comparisons that hold together: units count by their size.
-
-        `by_class` for metrics of classes, of which the rarest decides.
-        """
-        return self._by_size[1 if by_class else 0]
-
-    @cached_property
-    def _by_size(self) -> tuple[float, float]:
-        overall = effective_number(np.bincount(self.unit_of)) - 1
-        return overall, min(self.freedom, effective_freedom(self.design, self.labels))
-
-    def worth(self, size: float, *, label: int | None = None) -> float:
-        """How many independent images `size` images (of one class) are worth where nothing varies."""
+    def freedom(self, *, by_class: bool, label: int | None = None) -> float:
+        """Degrees of freedom that the sizes of the units allow; `by_class` for means over classes."""
         if self.group_of is None:
-            return size
-        members = self.group_of if label is None else self.group_of[self.labels == label]
-        sizes = np.bincount(members)
-        return effective_size(size, sizes[sizes > 0]) if len(members) else size
+            return self.n_units - 1.0
+        if label is not None:
+            sizes = np.bincount(self.group_of[self.labels == label])
+            return freedom_of_sizes(sizes) if len(sizes) else 0.0
+        if not by_class:
+            return freedom_of_sizes(np.bincount(self.group_of))
+        cells = np.zeros((self.n_columns, self.n_units))
+        np.add.at(cells, (self.labels, self.group_of), 1)
+        return freedom_of_sizes(*cells[self.class_sizes > 0])
 
     def too_few(self, *, by_class: bool, label: int | None = None) -> str | None:
         """Why there are too few groups for an interval; `by_class` for metrics that every class enters."""
@@ -248,12 +230,8 @@ class SamplingUnits:
 
     def _one_holds_most(self, *, by_class: bool, label: int | None = None) -> str | None:
         """Why groups of unequal size show no spread: fewer than two effective degrees of freedom."""
-        if label is None:
-            degrees = self.freedom_of_all(by_class=by_class)
-            members = self.unit_of
-        else:
-            members = self.unit_of[self.labels == label]
-            degrees = effective_number(np.bincount(members)) - 1
+        degrees = self.freedom(by_class=by_class, label=label)
+        members = self.unit_of if label is None else self.unit_of[self.labels == label]
         if degrees >= FEWEST_DEGREES or len(members) == 0:
             return None
         share = float(np.bincount(members).max() / len(members))

@@ -118,7 +118,7 @@ def _with_interval(pair: Similarity, values: Floats, number: int) -> Similarity:
     if number < 3 or not np.isfinite(without).all():
         return replace(pair, value=value, reason=f"{number} groups: no interval")
     error = math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
-    reach = t_quantile(number - 1) * error
+    reach = float(t_quantile(number - 1)) * error
     return replace(pair, value=value, low=max(value - reach, -1.0), high=min(value + reach, 1.0))
 
 

@@ -149,10 +149,6 @@ def compare_split_runs(
     """
     whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
     single = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
-    if whole and settings.test != "auto":
-        raise HistobenchError(
-            f"`test` {settings.test} is not for repeated folds, which have the {_TEST}; leave `test` out"
-        )
     tables = compare_splits(whole, metric=settings.metric, alpha=settings.alpha) if whole else []
     return tables, compare_runs(pooled_runs(single), settings) if single else None
 

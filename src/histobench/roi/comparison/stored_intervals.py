@@ -15,16 +15,10 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
 from histobench.core.plain_data import parse_json
-from histobench.roi.comparison.episode_intervals import (
-    NO_FILE,
-    NOT_KEPT,
-    crossed_entries,
-    missing_entry,
-    resampled_with,
-)
+from histobench.roi.comparison.episode_intervals import crossed_entries, missing_entry, resampled_with
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
-from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
+from histobench.roi.comparison.metric_intervals import METHOD, no_interval, run_metric_intervals
 from histobench.roi.comparison.sampling_units import (
     RESAMPLED,
     SamplingUnits,
@@ -49,7 +43,7 @@ Floats = NDArray[np.float64]
 
 SUMMARY = "bootstrap_ci_summary.json"
 #: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
-RULES = 3
+RULES = 4
 #: What is drawn again where episodes and test units both are.
 CROSSED = "crossed"
 
@@ -111,7 +105,7 @@ def shown_intervals(run: StoredRun) -> dict[str, Any]:
     try:
         return interval_content(run)
     except HistobenchError as error:
-        none = Interval(None, None, 0.95, METHOD, reason=str(error))
+        none = no_interval(str(error))
         return {"metrics": {name: _entry(value, none) for name, value in run.metrics.items()}}
 
 
@@ -142,12 +136,8 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
     columns = run.per_episode
     if columns is not None:
         n_episodes = len(next(iter(columns.values())))
-        found = {} if run.episodes is None else crossed_entries(run.episodes, units, run.metrics)
-        if found:
-            content["left_out"] = resampled_with(run, n_episodes, units)
-        why = Interval(None, None, 0.95, METHOD, reason=NO_FILE if run.episodes is None else NOT_KEPT)
-        metrics = {name: found.get(name) or _entry(value, why) for name, value in run.metrics.items()}
-        return content | {"num_episodes": n_episodes, "metrics": metrics, "per_class": {}}
+        content |= {"num_episodes": n_episodes, "left_out": resampled_with(run, units)}
+        return content | {"metrics": crossed_entries(run, units), "per_class": {}}
     values, intervals = run_metric_intervals(predictions)
     entries = {
         name: _entry(None if value != value else value, intervals[name]) for name, value in values.items()
@@ -158,7 +148,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
         if computed is None or value is None or abs(computed - value) > 1e-6:
             reason = run.undefined_metrics.get(name) if value is None else metrics.get(name, {}).get("reason")
             other = reason or "not a metric of the stored predictions"
-            metrics[name] = _entry(value, Interval(None, None, 0.95, METHOD, reason=other))
+            metrics[name] = _entry(value, no_interval(other))
     return content | {"metrics": metrics, "per_class": by_class_of(entries, predictions.classes)}
 
 
@@ -327,17 +317,18 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         return content
     n_episodes = len(next(iter(episodes.values())))
     over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
-    noted = NO_FILE if run.episodes is None else NOT_KEPT
+    noted = "over episodes alone, for these test images"
     over_episodes = {
         name: entry | {"over": "episodes", "note": noted} for name, entry in over_episodes.items()
     }
     if run.episodes is None:
         content |= {"resampling": "plain", "resampled": "episodes"}
     else:
-        units = SamplingUnits.of(predictions)
-        over = resampled_with(run, n_episodes, units)
-        content |= {"resampling": CROSSED, "resampled": over}
-        over_episodes |= crossed_entries(run.episodes, units, run.metrics)
+        known = scored(predictions)
+        units = SamplingUnits.of(known)
+        content |= {"resampling": CROSSED, "resampled": resampled_with(run, units)}
+        found = crossed_entries(run, units)
+        over_episodes |= {name: entry for name, entry in found.items() if entry["ci_lower"] is not None}
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
     content["averaged_predictions"] = {

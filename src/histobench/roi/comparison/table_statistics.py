@@ -13,15 +13,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.episode_intervals import EpisodeTable, crossed_intervals, episode_tables
-from histobench.roi.comparison.left_out_table import TargetTable, intervals_of_table, left_out_table
-from histobench.roi.comparison.metric_intervals import METHOD, pair_floor, range_of, scale_of, why_no_interval
+from histobench.roi.comparison.episode_intervals import EpisodeTable, episode_tables
+from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
+from histobench.roi.comparison.metric_intervals import (
+    metric_intervals,
+    no_interval,
+    range_of,
+    why_no_interval,
+)
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
-from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.intervals import Interval
@@ -35,7 +39,6 @@ from histobench.statistics.many_models import (
     simultaneous_pairs,
     winner_value,
 )
-from histobench.statistics.tests import clustered_mcnemar_p_values, mcnemar_p_values
 
 # Where the encoders of one table stand, as far as the test set can tell: pairs, ranks, the best, the
 # winner.
@@ -57,67 +60,29 @@ def standings_of(
     units: SamplingUnits,
     intervals: Mapping[str, Interval],
     *,
-    runs: Mapping[str, Predictions] | None = None,
     alpha: float = 0.05,
 ) -> Standings | None:
     """The standings from one metric of all encoders with each unit left out; None with fewer than two.
 
-    Units count by their size, and for metrics of classes those of the rarest class. `intervals` are those of
-    the values, and `runs` the predictions behind them, where the values are metrics of predictions.
+    `intervals` are those of the values.
     """
     # In the order of their names: what is drawn for the winner's value must not depend on the order of files.
     names = sorted(name for name, value in zip(found.names, found.values, strict=True) if np.isfinite(value))
     if len(names) < 2:
         return None
-    freedom = units.freedom_of_all(by_class=metric_of(metric).rare_class_limits)
-    found = replace(found.columns(names), freedom=min(found.freedom, freedom))
-    level, lower = 1 - alpha, metric in LOWER_IS_BETTER
-    floor = pair_floor(metric, found, units, intervals, runs, level=level)
-    least, most = range_of(metric, units.n_columns)
-    pairs = simultaneous_pairs(found, level=level, lower_is_better=lower, floor=floor, span=most - least)
+    found = found.columns(names)
+    lower, within = metric in LOWER_IS_BETTER, range_of(metric, units.n_columns)
+    pairs = simultaneous_pairs(found, level=1 - alpha, lower_is_better=lower, span=within[1] - within[0])
     ranks = rank_intervals(pairs.better)
+    winner = names[int((found.values if lower else -found.values).argmin())]
     return Standings(
         pairs=pairs,
         ranks={name: (int(row[0]), int(row[1])) for name, row in zip(names, ranks, strict=True)},
         best=best_set(pairs),
-        winner=_winner(found, metric, units, intervals, level, lower),
+        winner=winner_value(found, intervals[winner], lower_is_better=lower, within=within),
     )
 
 
-def _winner(
-    found: LeaveOneOut,
-    metric: str,
-    units: SamplingUnits,
-    intervals: Mapping[str, Interval],
-    level: float,
-    lower: bool,
-) -> WinnerValue:
-    """The winner's value on the metric's own scale; its interval holds the ordinary one of the winner."""
-    scale, clip = scale_of(metric, units.n_columns), 0.5 / max(len(units.labels), 1)
-    on_scale = found.mapped(lambda values: scale.forward(values, clip))
-    winner = int((found.values if lower else -found.values).argmin())
-    name, measured = found.names[winner], float(found.values[winner])
-    own = intervals[name]
-    if own.low is None or own.high is None:
-        reason = own.reason or "the value has no interval"
-        return WinnerValue(name, measured, measured, replace(own, method="corrected winner", reason=reason))
-    low, high = scale.forward(np.array([own.low, own.high]), clip).tolist()
-    picked = winner_value(on_scale, level=level, lower_is_better=lower, picked=name, ordinary=(low, high))
-    if picked.interval.low is None or picked.interval.high is None:
-        return WinnerValue(name, measured, measured, replace(own, method="corrected winner"))
-    value, low, high = scale.backward(
-        np.array([picked.value, picked.interval.low, picked.interval.high])
-    ).tolist()
-    # Values next to the end of the scale are kept away from it there, but not here.
-    value = measured if picked.value == picked.measured else value
-    least, most = range_of(metric, units.n_columns)
-    interval = replace(
-        picked.interval, low=max(min(low, own.low), least), high=min(max(high, own.high), most)
-    )
-    return WinnerValue(name, measured, value, interval)
-
-
-Floats = NDArray[np.float64]
 #: Metrics whose differences are tested for every pair of encoders.
 TESTED = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "quadratic_kappa", "auroc")
 
@@ -145,29 +110,10 @@ class MetricStatistics:
 
 
 @dataclass(frozen=True)
-class Discordance:
-    """Who is right where another is wrong: [m, m], and McNemar's p-value (clustered form over groups)."""
-
-    names: tuple[str, ...]
-    only_first: NDArray[np.int64]  # row i, column j: images that i gets right and j does not
-    p_values: Floats
-
-    @classmethod
-    def of(cls, predictions: Mapping[str, Predictions], units: SamplingUnits) -> Discordance:
-        """The counts of all pairs come from one product."""
-        right = np.stack([run.predicted == run.labels for run in predictions.values()]).astype(np.float64)
-        only = (right @ (1 - right).T).astype(np.int64)
-        if units.group_of is None:
-            return cls(tuple(predictions), only, mcnemar_p_values(only, only.T))
-        return cls(tuple(predictions), only, clustered_mcnemar_p_values(right, units.group_of))
-
-
-@dataclass(frozen=True)
 class TableStatistics:
     """Everything about one table; `problem` says why runs could not be compared."""
 
     metrics: dict[str, MetricStatistics] = field(default_factory=dict)
-    discordance: Discordance | None = None
     n_images: int = 0
     n_groups: int | None = None
     resampled: str = ""  # what was left out one at a time, in words
@@ -207,7 +153,7 @@ def table_statistics(
         return TableStatistics(problem="no predictions")
     units = SamplingUnits.of(reference)
     try:
-        means = None if stored is None else episode_tables(stored, reference, units, TESTED)
+        means = None if stored is None else episode_tables(stored, predictions, units, TESTED)
     except HistobenchError as error:
         return TableStatistics(problem=str(error))
     if means is not None:
@@ -220,10 +166,9 @@ def table_statistics(
     tables = left_out_table(predictions, TESTED, units)
     return TableStatistics(
         metrics={
-            metric: _as_reported(metric, metric_statistics(metric, found, predictions, units), found, stored)
+            metric: _as_reported(metric, metric_statistics(metric, found, units), found, stored)
             for metric, found in tables.items()
         },
-        discordance=Discordance.of(predictions, units),
         n_images=len(reference),
         n_groups=units.n_groups,
         resampled=units.resampled,
@@ -244,16 +189,10 @@ def _as_reported(
 
 
 def metric_statistics(
-    metric: str,
-    found: LeaveOneOut,
-    predictions: Mapping[str, Predictions],
-    units: SamplingUnits,
-    *,
-    alpha: float = ALPHA,
+    metric: str, found: LeaveOneOut, units: SamplingUnits, *, alpha: float = ALPHA
 ) -> MetricStatistics:
     """One metric of all runs, from its values with each unit left out."""
-    intervals = intervals_of_table(metric, found, predictions, units, level=1 - alpha)
-    return _tested(metric, found, units, intervals, alpha, predictions)
+    return _tested(metric, found, units, metric_intervals(metric, found, units, level=1 - alpha), alpha)
 
 
 def target_statistics(metric: str, table: TargetTable, *, alpha: float = ALPHA) -> MetricStatistics:
@@ -266,12 +205,12 @@ def statistics_of_means(
     metric: str, table: EpisodeTable, units: SamplingUnits, *, alpha: float = ALPHA
 ) -> MetricStatistics:
     """A metric that every run reports as a mean over episodes."""
-    if table.note:  # over episodes alone: that is about these test images only, and no others
+    if table.note:
         order, untested = _untested(metric, table.found)
-        none = Interval(None, None, 1 - alpha, METHOD, reason=table.note)
-        intervals = dict.fromkeys(table.found.names, none)
-        return MetricStatistics(order, intervals, untested, note=f"{table.note}: nothing is tested")
-    intervals = crossed_intervals(table.found, metric, units, level=1 - alpha)
+        intervals = dict.fromkeys(table.found.names, no_interval(table.note, 1 - alpha))
+        note = f"{table.note.removeprefix('no interval: ')}: nothing is tested"
+        return MetricStatistics(order, intervals, untested, note=note)
+    intervals = metric_intervals(metric, table.found, units, level=1 - alpha)
     return _tested(metric, table.found, units, intervals, alpha)
 
 
@@ -281,7 +220,6 @@ def _tested(
     units: SamplingUnits,
     intervals: dict[str, Interval],
     alpha: float,
-    predictions: Mapping[str, Predictions] | None = None,
 ) -> MetricStatistics:
     order, untested = _untested(metric, found)
     statistics = MetricStatistics(order, intervals, untested, note=units.caution() or "")
@@ -289,7 +227,7 @@ def _tested(
     if reason is not None:  # what allows no interval of a value allows none of a difference, and no rank
         note = f"{reason.removeprefix('no interval: ')}: differences are not tested, and no ties are marked"
         return replace(statistics, note=note)
-    together = standings_of(found, metric, units, intervals, runs=predictions, alpha=alpha)
+    together = standings_of(found, metric, units, intervals, alpha=alpha)
     if together is None:
         return statistics
     pairs = Pairs.of(untested.names, together.pairs, alpha=alpha)

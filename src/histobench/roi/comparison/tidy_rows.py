@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, derive, files_below, read_bytes
 from histobench.core.text import natural_order
-from histobench.roi.comparison.stored_intervals import shown_intervals
+from histobench.roi.comparison.stored_intervals import shown_intervals, write_default_intervals
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.reader import read_run, results_files
@@ -41,8 +42,10 @@ COLUMNS: dict[str, str] = {
     "date": "text",
     "version": "text",
     "provenance": "text",  # what is special about the features: computed elsewhere, not checked
+    "low": "number",  # the 95 % interval
+    "high": "number",
 }
-#: Those of a table of everything below a folder, which has the intervals of the numbers too.
+#: Those of a table of everything below a folder.
 WHOLE_COLUMNS: dict[str, str] = {
     **dict.fromkeys(("dataset", "encoder", "preset", "task", "setting", "metric"), "text"),
     "value": "number",
@@ -90,13 +93,14 @@ def digest_of(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def has_intervals(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
     """Whether there is a table of everything below a folder at `path`, perhaps of an older version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return "low" in pq.read_schema(check_plain(path)).names
+        # The order of its columns tells it from the table of one folder.
+        return list(pq.read_schema(check_plain(path)).names[:3]) == list(WHOLE_COLUMNS)[:3]
     except (pa.ArrowInvalid, OSError):
         return False
 
@@ -135,14 +139,14 @@ def write_tidy_rows(results_dir: Path) -> None:
     Where one of everything below the folder stands, it is brought up to date instead.
     """
     path = results_dir / TIDY_FILE
-    if has_intervals(path):
+    if is_whole(path):
         write_whole_table(results_dir)
         return
 
     def write(paths: Sequence[Path]) -> None:
         sources = digest_of(paths)
         if not is_made_from(path, sources):
-            write_rows(path, [row for each in paths for row in _of_file(each, _own_rows)], sources=sources)
+            write_rows(path, [row for each in paths for row in _of_file(each, _stored)], sources=sources)
 
     derive(lambda: _sources(results_dir), write)
 
@@ -228,8 +232,11 @@ def _with_intervals(run: StoredRun) -> list[dict[str, Any]]:
     return [{**_made(run), **row} for row in result_rows(run)]
 
 
-def _own_rows(run: StoredRun) -> list[dict[str, Any]]:
-    return [{**_made(run), **row, "n": run.num_samples} for row in _numbers(run)]
+def _stored(run: StoredRun) -> list[dict[str, Any]]:
+    """As `_with_intervals`; the intervals are kept beside the run, so that they are computed once."""
+    with suppress(HistobenchError):
+        write_default_intervals(run)
+    return _with_intervals(run)
 
 
 def _made(run: StoredRun) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.metrics.formulas import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
-from histobench.statistics.delong import tied_places, twice_outranked
 
 #: Scores that are ranked at a time.
 _NUMBERS_AT_ONCE = 2**20
@@ -220,3 +219,35 @@ def _micro(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
                     area[rows] -= np.where(here, precision[np.minimum(place, len(at) - 1)], 0.0)
         auprc = area / (n - 1)
     return auroc, auprc
+
+
+def twice_outranked(values: Floats, is_positive: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each value of a column [n, c] twice the number of the other side below it; equal ones count half.
+
+    >>> values = np.array([[0.1], [0.4], [0.4], [0.8]])
+    >>> twice_outranked(values, np.array([[False], [False], [True], [True]])).T
+    array([[0, 1, 3, 4]])
+    """
+    order = np.argsort(values, axis=0)
+    begins, ends = tied_places(np.take_along_axis(values, order, axis=0))
+    positive = np.take_along_axis(is_positive, order, axis=0)
+    before = np.zeros((len(values) + 1, values.shape[1]), dtype=np.int64)
+    positive.cumsum(axis=0, out=before[1:])
+    # Positives below this value, and positives not above it: equal ones count once, others twice.
+    positives = np.take_along_axis(before, begins, axis=0) + np.take_along_axis(before, ends, axis=0)
+    twice = np.empty_like(begins)
+    np.put_along_axis(twice, order, np.where(positive, begins + ends - positives, positives), axis=0)
+    return twice
+
+
+def tied_places(ordered: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the run of equal values begins, and where it ends, for every place of sorted columns [n, c]."""
+    n = len(ordered)
+    place = np.broadcast_to(np.arange(n)[:, None], ordered.shape)
+    changes = ordered[1:] != ordered[:-1]
+    if changes.all():
+        return place.copy(), place + 1
+    edge = np.ones((1, ordered.shape[1]), dtype=bool)
+    begins = np.maximum.accumulate(np.where(np.concatenate([edge, changes]), place, 0), axis=0)
+    ends = np.where(np.concatenate([changes, edge]), place + 1, n)
+    return begins, np.minimum.accumulate(ends[::-1], axis=0)[::-1]

@@ -2,7 +2,7 @@
 
 A group that is left out disappears everywhere: its images are no longer asked for their neighbours, and they
 are no longer neighbours of others. The spread of the values found so gives intervals by the jackknife with
-Student's t (`core.statistics`), on a scale without bounds. More than `MOST_UNITS` groups are left out in
+Student's t (`statistics.jackknife`). More than `MOST_UNITS` groups are left out in
 blocks of equally many, drawn at random with a fixed seed.
 """
 
@@ -24,18 +24,18 @@ from histobench.roi.robustness.confounding import Schedule, Tested
 from histobench.roi.robustness.site_neighbours import Floats, Ints
 from histobench.roi.robustness.site_probes import SiteProbe, mean_of_known
 from histobench.statistics.jackknife import (
-    FISHER,
-    LOGIT,
+    CORRELATION_RANGE,
+    UNIT_RANGE,
     LeaveOneOut,
-    effective_size,
-    jackknife_bounds,
-    t_quantile,
+    bounds,
+    bunch,
+    freedom_of_sizes,
 )
 
 #: At most so many groups, or blocks of groups, are left out one after another.
 MOST_UNITS = 200
 #: How intervals are made, as files name it.
-METHOD = "jackknife over groups, Student's t"
+METHOD = "wilson-t over groups"
 #: Fewer groups than this give no interval.
 LEAST_GROUPS = 5
 #: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1]; a ratio has no bounds.
@@ -58,11 +58,6 @@ class Units:
     @property
     def groups(self) -> int:
         return len(self.sizes)
-
-    @property
-    def effective(self) -> float:
-        """How many independent images the images are worth, at the correlation assumed without spread."""
-        return effective_size(float(self.sizes.sum()), self.sizes)
 
 
 @dataclass(frozen=True)
@@ -94,18 +89,21 @@ def measured(value: float, left_out: Floats, units: Units, *, within: Range = "s
     if undefined:
         which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
         return Measure(value, reason=f"no interval: the value is not defined without {which}")
-    found = LeaveOneOut.unstratified(("measure",), np.array([value]), left_out[:, None])
-    if within == "ratio":
-        half = t_quantile(found.freedom) * float(np.sqrt(found.variance[0]))
-        if half <= 1e-12 * max(1.0, abs(value)):
-            return Measure(value, reason="no interval: no group changes the value", left_out=left_out)
-        return Measure(value, value - half, value + half, None, left_out)
-    low, high = jackknife_bounds(
-        found, LOGIT if within == "share" else FISHER, float(units.sizes.sum()), effective=units.effective
-    )
+    scale = {"share": UNIT_RANGE, "contrast": CORRELATION_RANGE, "ratio": (-np.inf, np.inf)}[within]
+    sizes = units.sizes.astype(np.float64)
+    low, high = bounds(columns_of(("measure",), np.array([value]), left_out[:, None], sizes, within), scale)
     if not (np.isfinite(low[0]) and np.isfinite(high[0])):
         return Measure(value, reason="no interval: the spread over groups is not defined", left_out=left_out)
     return Measure(value, float(low[0]), float(high[0]), None, left_out)
+
+
+def columns_of(
+    names: tuple[str, ...], values: Floats, left_out: Floats, sizes: Floats, within: Range
+) -> LeaveOneOut:
+    """Values [m] of a measure, with each unit left out [units, m], from groups with `sizes` images."""
+    images = float(sizes.sum())
+    moved = {"share": 1.0, "contrast": 2.0, "ratio": 0.0}[within] * bunch(sizes) / images
+    return LeaveOneOut(names, values, left_out, np.array([[-moved]]), images, freedom_of_sizes(sizes))
 
 
 def mean_without(terms: Floats, units: Units) -> Floats:

@@ -1,0 +1,181 @@
+"""How far a metric moves by mistakes that the test set did not show: the second part of every interval.
+
+Metrics of the confusion matrix: a bunch of images of one class turns wrong (or right, where most are wrong).
+Areas: a bunch of one side is ranked like the worst image of that side. Losses: a bunch is as bad as the worst
+image. A bunch is one image, and more where images come in groups (`statistics.jackknife.bunches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.metrics.formulas import PerImage, label_metrics_of
+from histobench.roi.metrics.metric_catalogue import metric_of
+from histobench.roi.predictions import Predictions, TargetPredictions
+from histobench.statistics.jackknife import LeaveOneOut, bunch, turning
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def parts_of(metric: str) -> tuple[str, int | None]:
+    """The name of a metric and the class that it is of: `recall@2` is the recall of class 2."""
+    name, _, text = metric.partition("@")
+    return name, int(text) if text else None
+
+
+def with_unseen(
+    metric: str, found: LeaveOneOut, runs: Sequence[Predictions], units: SamplingUnits
+) -> LeaveOneOut:
+    """The columns of these runs (one each) with their unseen moves, and what the units are worth."""
+    name, label = parts_of(metric)
+    facts = metric_of(name)
+    clustering = np.ones(1)
+    if facts.kind == "labels":
+        unseen, clustering = _label_moves(name, label, runs, units)
+    elif facts.kind in ("auroc", "auprc"):
+        every = list(range(units.n_columns)) if units.n_columns != 2 else [1]
+        columns = every if label is None else [label]
+        truth = units.labels[:, None] == np.array(columns)
+        scores = [np.nan_to_num(run.probabilities[:, columns], nan=-1.0) for run in runs]
+        unseen = area_moves(truth, scores, units.unit_of, precision=facts.kind == "auprc")
+        clustering = _label_moves("balanced_accuracy", None, runs, units)[1]
+    elif facts.kind == "loss":
+        unseen = _loss_moves(name, runs, units)
+    else:
+        unseen = np.zeros((1, len(runs)))
+    among = len(units.labels) if label is None else int(units.class_sizes[label])
+    # With two classes every area is that of class 1, whatever it is called.
+    by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
+    freedom = units.freedom(by_class=not by_size, label=label)
+    size = float(max(among, 1))
+    return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering)
+
+
+def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
+    """How often each class (row) was taken for each (column)."""
+    cells = predictions.labels * c + predictions.predicted
+    return np.bincount(cells, minlength=c * c).reshape(c, c)
+
+
+def _label_moves(
+    name: str, label: int | None, runs: Sequence[Predictions], units: SamplingUnits
+) -> tuple[Floats, Floats]:
+    """Moves [classes, m], and the share of the spread that is between units [m].
+
+    Where the metric is a share of all images, they are one class.
+    """
+    c = units.n_columns
+    wrong = np.stack([run.predicted != run.labels for run in runs], axis=1)
+    if label is None and metric_of(name).proportion == "share":
+        turned, alike = _turned(wrong, units.unit_of, grouped=units.group_of is not None)
+        return turned[None] / len(wrong), alike
+    confusions = np.stack([confusion_of(run, c) for run in runs]).astype(np.float64)
+    before = _label_values(name, label, confusions)
+    moves, shares = [], []
+    for k in np.flatnonzero(units.class_sizes):
+        members = units.labels == k
+        turned, alike = _turned(wrong[members], units.unit_of[members], grouped=units.group_of is not None)
+        others = (np.arange(c) != k) & (units.class_sizes > 0)
+        mistaken = confusions[:, k] * (np.arange(c) != k) + others / max(others.sum(), 1)
+        changed = confusions.copy()
+        changed[:, k] -= turned[:, None] * mistaken / np.maximum(mistaken.sum(axis=1, keepdims=True), 1e-9)
+        changed[:, k, k] += turned
+        moves.append(np.nan_to_num(_label_values(name, label, changed) - before))
+        shares.append(alike)
+    squares = np.stack(moves) ** 2
+    weights = squares / np.maximum(squares.sum(axis=0), 1e-300)
+    return np.stack(moves), np.asarray((weights * np.stack(shares)).sum(axis=0))
+
+
+def _turned(wrong: NDArray[np.bool_], unit_of: Ints, *, grouped: bool) -> tuple[Floats, Floats]:
+    """How many images [m] of those with `wrong` [n, m] turn right, or wrong; how far mistakes cluster."""
+    errors = wrong.sum(axis=0, dtype=np.float64)
+    if not grouped:
+        size = np.ones(wrong.shape[1])
+        return turning(errors[None], np.array([float(len(wrong))]), size=size), np.zeros(wrong.shape[1])
+    by_unit = np.stack([np.bincount(unit_of, column.astype(np.float64)) for column in wrong.T], axis=1)
+    sizes = np.bincount(unit_of).astype(np.float64)
+    turned = turning(by_unit.astype(np.float64), sizes)
+    spread = ((by_unit - sizes[:, None] * errors / len(wrong)) ** 2).sum(axis=0)
+    single = errors * (1 - errors / len(wrong))
+    return turned, np.clip(1 - (single + 1) / (spread + 1), 0.0, 1.0)
+
+
+def _label_values(name: str, label: int | None, confusions: Floats) -> Floats:
+    """The metric [m] of confusion matrices [m, c, c]."""
+    if label is None:
+        return label_metrics_of(confusions, [name])[name]
+    hits, support, predicted = (
+        confusions[:, label, label], confusions[:, label].sum(axis=1), confusions[:, :, label].sum(axis=1)
+    )  # fmt: skip
+    over, among = {
+        "recall": (hits, support),
+        "precision": (hits, predicted),
+        "f1_score": (2 * hits, support + predicted),
+    }[name]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(over / among)
+
+
+def area_moves(
+    truth: NDArray[np.bool_], scores: Sequence[Floats], unit_of: Ints, *, precision: bool = False
+) -> Floats:
+    """Moves [2 x problems, m] of the mean area over problems: truth [n, problems], scores [n, problems] each.
+
+    `precision` is for average precision, where a bunch of the others at the top costs every positive below.
+    """
+    problems = truth.shape[1]
+    moves = np.zeros((2 * problems, len(scores)))
+    for p in range(problems):
+        sides = truth[:, p], ~truth[:, p]
+        sizes = [int(side.sum()) for side in sides]
+        if min(sizes) == 0:
+            continue
+        share = [bunch(np.bincount(unit_of[side])) / size for side, size in zip(sides, sizes, strict=True)]
+        for m, score in enumerate(scores):
+            column = score[:, p]
+            positive, negative = column[sides[0]], column[sides[1]]
+            for place, (own, other) in enumerate(((positive, negative), (-negative, -positive))):
+                worst = own.min()
+                beaten = float((other > worst).mean() + (other == worst).mean() / 2)
+                rank = max(beaten, 0.5 / len(other) ** 0.5)
+                if precision and place == 1:
+                    rank *= np.log(1 + sizes[0]) * sizes[1] / sizes[0]
+                moves[2 * p + place, m] = -min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
+    return moves
+
+
+def _loss_moves(name: str, runs: Sequence[Predictions], units: SamplingUnits) -> Floats:
+    """Moves [1, m] of a mean loss."""
+    worst = []
+    for run in runs:
+        each = PerImage.of(np.nan_to_num(run.probabilities), run.labels, run.predicted)
+        loss = each.log_loss if name == "log_loss" else each.squared_error
+        worst.append(float(loss.max()) / (2 if name == "brier" and units.n_columns == 2 else 1))
+    return np.array([worst]) * bunch(np.bincount(units.unit_of)) / len(units.labels)
+
+
+def target_moves(metric: str, runs: Sequence[TargetPredictions], units: SamplingUnits) -> Floats:
+    """Moves of a metric of a target that is not a class: [k, m]."""
+    name, label = parts_of(metric)
+    share = bunch(np.bincount(units.unit_of)) / len(units.labels)
+    if runs[0].kind == "multilabel":
+        columns = slice(None) if label is None else slice(label, label + 1)
+        truth = runs[0].truth[:, columns] > 0
+        both = truth.any(axis=0) & ~truth.all(axis=0)
+        scores = [run.predicted[:, columns][:, both] for run in runs]
+        precision = metric_of(name).kind == "auprc" or name.endswith("_ap")
+        return area_moves(truth[:, both], scores, units.unit_of, precision=precision)
+    if runs[0].kind == "regression" and name in ("mae", "r2"):
+        errors = np.stack([np.abs(run.truth[:, 0] - run.predicted[:, 0]) for run in runs], axis=1)
+        if name == "mae":
+            return share * errors.max(axis=0)[None]
+        return -share * (errors.max(axis=0) ** 2 / max(float(runs[0].truth[:, 0].var()), 1e-300))[None]
+    least, most = {"fisher": (-1.0, 1.0)}.get(metric_of(name).scale, (0.0, 1.0))
+    return np.full((1, len(runs)), (1.0 if name == "mae" else -1.0) * share * (most - least))
