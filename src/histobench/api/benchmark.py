@@ -75,6 +75,10 @@ def run(
     n_iter: int = 100,
     n_neighbors: int = 20,
     choose_by: Literal["group", "image"] = "group",
+    cost: float | Literal["adaptive"] = 0.5,
+    class_weight: Literal["balanced", "none"] = "balanced",
+    cox_alpha: float = 0.07,
+    l1_ratio: float = 0.5,
 ) -> Benchmark:
     """Benchmark encoders on datasets: extract features, evaluate tasks, compute intervals, compare.
 
@@ -109,7 +113,7 @@ def run(
         Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
         Robustness, Regression, Survival, Multi-label, Ordinal.
     presets : str or list of str, default ("uni",)
-        Recipes: uni, sklearn, thunder, eva.
+        Recipes: uni, sklearn, thunder, eva, patho-bench, hest.
     seed : int, optional
         Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
         split).
@@ -158,6 +162,15 @@ def run(
     choose_by : {"group", "image"}, default "group"
         How to hold out data for model selection when there is no validation set: whole groups where the data
         has any, or single images as in the published recipes.
+    cost : float or {"adaptive"}, default 0.5
+        Patho-bench: C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes /
+        100.
+    class_weight : {"balanced", "none"}, default "balanced"
+        Patho-bench: class weights of that logistic regression.
+    cox_alpha : float, default 0.07
+        Patho-bench: penalty of the Cox model of the preset patho-bench.
+    l1_ratio : float, default 0.5
+        Patho-bench: share of its L1 penalty; 0: L2 alone.
 
     Returns
     -------

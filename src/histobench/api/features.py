@@ -439,6 +439,10 @@ def evaluate(
     zeroshot_model_name: str | None = None,
     zeroshot_prompt_file: str | Path | None = None,
     zeroshot_batch_size: int = 32,
+    cost: float | Literal["adaptive"] = 0.5,
+    class_weight: Literal["balanced", "none"] = "balanced",
+    cox_alpha: float = 0.07,
+    l1_ratio: float = 0.5,
     choose_by: Literal["group", "image"] = "group",
 ) -> Benchmark:
     """Evaluate features, or arrays with labels.
@@ -495,6 +499,15 @@ def evaluate(
         Zero-shot: one prompt per class, or templates x names as YAML or JSON.
     zeroshot_batch_size : int, default 32
         Zero-shot: images per forward pass.
+    cost : float or {"adaptive"}, default 0.5
+        Patho-bench: C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes /
+        100.
+    class_weight : {"balanced", "none"}, default "balanced"
+        Patho-bench: class weights of that logistic regression.
+    cox_alpha : float, default 0.07
+        Patho-bench: penalty of the Cox model of the preset patho-bench.
+    l1_ratio : float, default 0.5
+        Patho-bench: share of its L1 penalty; 0: L2 alone.
     choose_by : {"group", "image"}, default "group"
         How to hold out data for model selection when there is no validation set: whole groups where the data
         has any, or single images as in the published recipes.

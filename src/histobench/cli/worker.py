@@ -169,10 +169,7 @@ def _collect(folder: Any) -> int:
     results = folder.results
     note_speeds(folder, results)
     outcome = outcome_of(folder, results)
-    over_splits = any(unit.kind == "splits" for unit in folder.units())
-    done = collect(
-        outcome, n_bootstrap=plan.get("n_bootstrap"), over_splits=over_splits, say=say, heading="Summary"
-    )
+    done = collect(outcome, n_bootstrap=plan.get("n_bootstrap"), say=say, heading="Summary")
     return print_outcome(done, open_terminal()) and USER_ERROR
 
 

@@ -16,8 +16,10 @@ from histobench.core.records import Declared, option, options_of, record
 from histobench.roi.presets import CHOICES, PRESETS
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, TARGETS, TASKS
 
+#: Options of the preset patho-bench.
+LAB_KEYS = ("cost", "class_weight", "cox_alpha", "l1_ratio")
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
-TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
+TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS)
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
 OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
@@ -73,6 +75,14 @@ class Origin:
         default=(),
         also=("--site-column",),
         metavar="NAME,...",
+        kw_only=True,
+    )
+    pool: str | None = option(
+        "average features of another tool to one row per patient: over all its tiles, or over the means of "
+        "its slides",
+        choices=("tiles", "slides"),
+        default=None,
+        default_text="slides for a Patho-Bench task, else no averaging",
         kw_only=True,
     )
 
@@ -194,6 +204,26 @@ class Options:
         "one prompt per class, or templates x names as YAML or JSON", default=None, group="zero-shot"
     )
     zeroshot_batch_size: int = option("images per forward pass", default=32, least=1, group="zero-shot")
+    cost: float | str = option(
+        "C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes / 100",
+        choices=("adaptive",),
+        default=0.5,
+        above=0,
+        complaint="must be 'adaptive' or a number above 0, not {value}",
+        group="patho-bench",
+    )
+    class_weight: str = option(
+        "class weights of that logistic regression",
+        choices=("balanced", "none"),
+        default="balanced",
+        group="patho-bench",
+    )
+    cox_alpha: float = option(
+        "penalty of the Cox model of the preset patho-bench", default=0.07, above=0, group="patho-bench"
+    )
+    l1_ratio: float = option(
+        "share of its L1 penalty; 0: L2 alone", default=0.5, least=0, most=1, group="patho-bench"
+    )
     choose_by: str = option(
         "how to hold out data for model selection when there is no validation set: whole groups where the "
         "data has any, or single images as in the published recipes",

@@ -7,7 +7,16 @@ from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import one_of
-from histobench.roi.task_catalogue import LINEAR_PROBE, MULTILABEL, ONCE, PATIENT, TARGETS, TASKS, ZERO_SHOT
+from histobench.roi.task_catalogue import (
+    LINEAR_PROBE,
+    MULTILABEL,
+    ONCE,
+    PATIENT,
+    SURVIVAL,
+    TARGETS,
+    TASKS,
+    ZERO_SHOT,
+)
 
 
 @dataclass(frozen=True)
@@ -16,20 +25,21 @@ class Preset:
 
     `validation` is what a validation set is for, and what is done without one: it joins the training set and
     nothing is chosen; it is chosen on, else the training set is cross-validated; or else a fifth of the
-    training set is held out.
+    training set is held out; or it is not used at all.
     """
 
     description: str
-    probe: Literal["un-squared", "squared", "nine-heads", "early-stopped"] = "un-squared"
+    probe: Literal["un-squared", "squared", "nine-heads", "early-stopped", "fixed-cost"] = "un-squared"
     knn: Literal["fixed-k", "k-by-validation"] = "fixed-k"
     few_shot: Literal["episodes", "voted"] = "episodes"
-    validation: Literal["joined", "cross-validated", "held-out"] = "joined"
+    validation: Literal["joined", "cross-validated", "held-out", "unused"] = "joined"
+    targets: Literal["chosen penalty", "elastic-net", "pca-ridge"] = "chosen penalty"
     left_out: tuple[str, ...] = ()
 
     @property
     def chooses(self) -> bool:
         """Whether hyper-parameters are chosen."""
-        return self.validation != "joined"
+        return self.validation not in ("joined", "unused")
 
 
 PRESETS = {
@@ -57,6 +67,19 @@ PRESETS = {
         left_out=tuple(
             task for task in TASKS if task not in (LINEAR_PROBE, ZERO_SHOT, PATIENT, TARGETS[MULTILABEL].task)
         ),
+    ),
+    "patho-bench": Preset(
+        "logistic regression and Cox model of Patho-Bench, with fixed penalties",
+        probe="fixed-cost",
+        validation="unused",
+        targets="elastic-net",
+        left_out=tuple(task for task in TASKS if task not in (LINEAR_PROBE, TARGETS[SURVIVAL].task)),
+    ),
+    "hest": Preset(
+        "PCA to 256 dimensions and ridge regression of HEST-Benchmark",
+        validation="unused",
+        targets="pca-ridge",
+        left_out=tuple(task for task in TASKS if task != TARGETS["regression"].task),
     ),
 }
 

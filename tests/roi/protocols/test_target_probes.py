@@ -103,7 +103,7 @@ COEFFICIENTS = {
 @pytest.mark.parametrize("alpha", COEFFICIENTS)
 def test_cox_weights_are_those_of_scikit_survival(alpha: float) -> None:
     x, truth = patients()
-    sets = target_probes._RiskSets(truth[:40])
+    sets = target_probes.RiskSets(truth[:40])
     found = target_probes._newton(sets, x[:40], np.zeros(5), alpha)
     np.testing.assert_allclose(found, COEFFICIENTS[alpha], rtol=1e-5)
 
@@ -116,7 +116,7 @@ def test_cox_is_the_same_in_the_coordinates_of_the_patients() -> None:
     train = ProbeRows(torch.from_numpy(wide[:40]), truth[:40])
     found = target_probes._cox_path(train, queries, "cpu")
     scaler = StandardScaler().fit(wide[:40])
-    sets = target_probes._RiskSets(truth[:40])
+    sets = target_probes.RiskSets(truth[:40])
     size = truth[:40, 1].sum() * wide.shape[1]
     for strength, said in zip(target_probes._COX_STRENGTHS, found, strict=True):
         weights = target_probes._newton(sets, scaler.transform(wide[:40]), np.zeros(65), strength * size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,14 @@ from histobench.roi.data.split import imbalance, units
 
 Ints = NDArray[np.int64]
 LEAVE_ONE_GROUP_OUT = "leave-one-group-out"
+GIVEN = "given"
 #: Of so many random assignments of groups the most balanced is taken: random, and still fair to classes.
 _TRIES = 10
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How often folds are drawn, and how many; 0 folds leave out one group at a time."""
+    """How often folds are drawn, and how many; 0 folds leave out one group at a time, 0 repeats are given."""
 
     repeats: int
     folds: int
@@ -32,6 +33,8 @@ class Scheme:
     @property
     def name(self) -> str:
         """As in file names and on pages: `5x2` are five repeats of two folds."""
+        if not self.repeats:
+            return GIVEN
         return f"{self.repeats}x{self.folds}" if self.folds else LEAVE_ONE_GROUP_OUT
 
 
@@ -43,6 +46,7 @@ class Split:
     fold: int
     train: Ints
     test: Ints
+    val: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def name(self) -> str:
@@ -68,6 +72,8 @@ def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Sch
         raise HistobenchError("give `splits`, or `folds` and `repeats`, not both")
     if splits == LEAVE_ONE_GROUP_OUT:
         return Scheme(1, 0)
+    if splits == GIVEN:
+        return Scheme(0, 0)
     if splits is not None:
         match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
         if not match:
@@ -110,6 +116,17 @@ def splits_of(
             for k in range(folds)
         ]
     return found
+
+
+def given_splits(folds: Sequence[str]) -> list[Split]:
+    """The splits that a task folder gives: of every image [n] a letter per fold (t train, v val, e test).
+
+    >>> [split.test.tolist() for split in given_splits(["te", "et", "tt"])]
+    [[1], [0]]
+    """
+    letters = np.array([list(text) for text in folds])
+    places = [{part: np.flatnonzero(column == part) for part in "tve"} for column in letters.T]
+    return [Split(k + 1, 1, place["t"], place["e"], place["v"]) for k, place in enumerate(places)]
 
 
 def _folds(counts: NDArray[np.float64], folds: int, rng: np.random.Generator) -> Ints:

@@ -134,7 +134,7 @@ def _in_container(container: str, member: str, name: str) -> ImageRef:
         else:
             rows = hdf5_rows(container, table)
         if row.isascii() and row.isdigit() and int(row) < rows.images and not (suffix == ".npy" and table):
-            offset = rows.offset + int(row) * rows.size
+            offset = rows.offsets[int(row)] if rows.offsets else rows.offset + int(row) * rows.size
             return ImageRef(container, name, offset, rows.size, f"rgb:{rows.width}x{rows.height}")
     raise HistobenchError(f"{container} has no member {member!r}")
 
@@ -156,6 +156,7 @@ class Rows(NamedTuple):
     images: int
     height: int
     width: int
+    offsets: tuple[int, ...] = ()  # of every image, where they are not one after the other
 
     @property
     def size(self) -> int:
@@ -164,7 +165,7 @@ class Rows(NamedTuple):
 
 
 def hdf5_rows(file: str, dataset: str) -> Rows:
-    """Where the rows of an HDF5 dataset of uint8 [n, h, w, 3] lie; it must be stored in one piece."""
+    """Where the rows of an HDF5 dataset of uint8 [n, h, w, 3] are: one piece, or chunks of one image."""
     return _hdf5_rows(file, dataset, *_state(file, "HDF5"))
 
 
@@ -250,9 +251,21 @@ def _hdf5_rows(file: str, dataset: str, size: int, changed: int) -> Rows:
                 raise HistobenchError(f"{file} has no dataset {dataset!r}")
             found = box[dataset]
             offset = found.id.get_offset()
-            if offset is None:
-                raise HistobenchError(f"{file}: {dataset!r} is stored in chunks and cannot be read in place")
-            return _rows(found.shape, found.dtype, offset, size, file, in_order=True)
+            if offset is not None:
+                return _rows(found.shape, found.dtype, offset, size, file, in_order=True)
+            if found.chunks != (1, *found.shape[1:]) or found.id.get_create_plist().get_nfilters():
+                raise HistobenchError(
+                    f"{file}: {dataset!r} is compressed, or in chunks of several images, and cannot be read "
+                    "in place"
+                )
+            rows = _rows(found.shape, found.dtype, 0, size, file, in_order=True)
+            places: dict[int, int] = {}
+            found.id.chunk_iter(lambda chunk: places.update({chunk.chunk_offset[0]: chunk.byte_offset}))
+            if len(places) < rows.images:
+                raise HistobenchError(
+                    f"{file}: {rows.images - len(places)} images of {dataset!r} were never written"
+                )
+            return rows._replace(offsets=tuple(places[row] for row in range(rows.images)))
     except OSError as error:
         raise HistobenchError(f"cannot read the HDF5 file {file}: {error}") from error
 

@@ -24,6 +24,8 @@ class RoiDataset:
     target: TargetColumns | None = None
     #: How the files were understood: which columns or folders were taken for what, in a line each.
     notes: tuple[str, ...] = field(default=(), compare=False)
+    #: How features of another tool become one row per patient or sample: "tiles", "slides", or not at all.
+    pool: str = ""
 
     @property
     def has_groups(self) -> bool:

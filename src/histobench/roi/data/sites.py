@@ -19,6 +19,8 @@ SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hos
 PAIR_COLUMN = "pair"
 #: The label of the patient or slide that an image belongs to, where it is another one than the image's own.
 GROUP_LABEL = "group_label"
+#: Of task folders: what is predicted for (a slide, or a patient with several), and the part of each fold.
+SAMPLE, FOLDS = "sample", "folds"
 #: Where a tile is on its slide: columns of a table.
 PLACE_COLUMNS = ("x", "y", "slide")
 #: Columns of datasets and of predictions that mean something else.
@@ -91,8 +93,8 @@ def site_table(sites: Sequence[Sites]) -> dict[str, tuple[str, ...]]:
 
 
 def is_place(column: str) -> bool:
-    """Whether a column names a place, and not a match or a label."""
-    return column not in (PAIR_COLUMN, GROUP_LABEL)
+    """Whether a column names a place, and not a match, a label, a sample or folds."""
+    return column not in (PAIR_COLUMN, GROUP_LABEL, SAMPLE, FOLDS)
 
 
 class Place(NamedTuple):

@@ -25,6 +25,7 @@ from histobench.roi.data.split import parse_fractions
 from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
 from histobench.roi.data.tables import CsvSheet, FrameSheet
 from histobench.roi.data.targets import TargetColumns
+from histobench.roi.data.task_folders import kind_of_folder, read_task_folder, target_of_folder
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
@@ -41,6 +42,7 @@ _LATER = (
     "label_column",
     "split_column",
     "root",
+    "pool",
 )
 
 
@@ -93,7 +95,8 @@ class DatasetSource(Origin, TargetOptions):
 
         Without a class map the classes are the sorted names (folders, or labels that are names), or the ids.
         """
-        return self.read().checked()
+        found = self.read().checked()
+        return replace(found, pool=self.pool) if self.pool else found
 
     def read(self) -> Reading:
         """As `load`, but what is wrong comes back beside what could be read."""
@@ -112,6 +115,8 @@ class DatasetSource(Origin, TargetOptions):
             there = True
         if not there and not source.suffix:
             raise HistobenchError(not_found(self.source))
+        if source.is_dir() and kind_of_folder(source):
+            return self._task_folder(source, name)
         wanted = self.wanted(name, classes_file)
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
@@ -140,6 +145,19 @@ class DatasetSource(Origin, TargetOptions):
             site_columns=self.site_columns,
             seed=self.seed,
         )
+
+    def _task_folder(self, source: Path, name: str | None) -> Reading:
+        """A folder of Patho-Bench, HEST-Benchmark or plismbench, which says itself how it is split."""
+        target = target_of_folder(source)
+        if self.target not in (CLASS, target):
+            raise HistobenchError(f"{source}: the target of this folder is {target}, not {self.target}")
+        for option in (
+            *("split", "group_regex", "site_regex", "target_columns", "root"),
+            *("image_column", "label_column", "group_column", "split_column"),
+        ):
+            if getattr(self, option):
+                raise HistobenchError(f"{source} is a task folder with its own table; leave out `{option}`")
+        return read_task_folder(source, name, self.site_columns)
 
 
 def _root(folder: str | None) -> Path | None:

@@ -37,7 +37,7 @@ class TargetColumns:
             raise HistobenchError(
                 "`target` multilabel needs `target_columns`: two or more columns of 0 and 1"
             )
-        if kind != MULTILABEL and len(names) != len(usual):
+        if kind not in (MULTILABEL, "regression") and len(names) != len(usual):
             what = " and ".join(usual)
             raise HistobenchError(f"`target_columns`: {a_target(kind)} needs {len(usual)} ({what})")
         return cls(kind, names)
@@ -62,8 +62,8 @@ class TargetColumns:
             raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
         if self.kind == ORDINAL and not number.is_integer():
             raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
-        if self.kind == SURVIVAL and number <= 0:
-            raise HistobenchError(f"{name} {cell!r} is not above 0 (`target` {self.kind})")
+        if self.kind == SURVIVAL and number < 0:
+            raise HistobenchError(f"{name} {cell!r} is below 0 (`target` {self.kind})")
         return number
 
     def problem(self, values: NDArray[np.float64]) -> str:

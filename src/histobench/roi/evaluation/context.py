@@ -37,7 +37,8 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
             f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} no test images: balanced accuracy "
             f"and other means over classes are over {len(classes) - len(absent)} of {len(classes)} classes"
         )
-    single = single_group_classes(labels.tolist(), test.groups or ())
+    # Of a target that is not a class all images are of one, which says nothing.
+    single = single_group_classes(labels.tolist(), test.groups or ()) if len(classes) > 1 else []
     if len(single) > 1:
         named = ", ".join(f"{classes[label]} ({group})" for label, group, _ in single)
         found.append(
@@ -201,7 +202,7 @@ class Context:
     @property
     def val_joins_train(self) -> bool:
         """Whether the validation features are training data here."""
-        return self.request.val is not None and not self.preset.chooses
+        return self.request.val is not None and self.preset.validation == "joined"
 
     @cached_property
     def train_and_val(self) -> tuple[FeatureSet, FeatureSet]:
@@ -286,9 +287,8 @@ class Context:
             info["split"] = asdict(self.request.split) | sizes
         if self.request.val is not None:
             info["num_val"] = len(self.request.val)
-            info["val_use"] = (
-                "joined to the training data" if self.val_joins_train else "used to choose hyper-parameters"
-            )
+            joined = "joined to the training data" if self.val_joins_train else "not used"
+            info["val_use"] = "used to choose hyper-parameters" if self.preset.chooses else joined
         elif self.choices is not None:
             info["chosen_by"] = self.choices.chosen_by
             whole = ", whole groups," if self.choices.groups is not None else ""

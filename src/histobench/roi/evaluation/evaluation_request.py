@@ -11,7 +11,7 @@ from typing import Any
 from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
 from histobench.core.version import __version__
 from histobench.roi.features.feature_file import FeatureSet, text_columns
-from histobench.roi.options import Options
+from histobench.roi.options import LAB_KEYS, Options
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 
 #: Beside the results of a task: the digest of everything that they depend on.
@@ -85,7 +85,11 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
         "classes": request.classes,
         "preset": request.preset,
         "seed": request.seed,
-        "options": {name: str(value) for name, value in asdict(request.options).items()},
+        "options": {
+            name: str(value)
+            for name, value in asdict(request.options).items()
+            if name not in LAB_KEYS or request.preset == "patho-bench"
+        },
         "prompts": read_plain_text(prompts, limit=HAND_WRITTEN) if prompts and prompts.is_file() else "",
         "version": __version__,
     }

@@ -10,7 +10,15 @@ from dataclasses import replace
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.text import csv_text
-from histobench.roi.data.cross_validation import Scheme, Split, splits_of
+from histobench.roi.data.cross_validation import (
+    GIVEN,
+    LEAVE_ONE_GROUP_OUT,
+    Scheme,
+    Split,
+    given_splits,
+    splits_of,
+)
+from histobench.roi.data.sites import FOLDS
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest, SplitOfMany
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
@@ -35,8 +43,14 @@ def evaluate_over_splits(
     groups and the seed of the request: encoders share them.
     """
     pool = everything(request)
-    splits = splits_of(pool.labels.numpy(), pool.groups, pool.img_names, scheme, seed=request.seed)
-    folder = request.results_dir / SPLITS / scheme.name
+    if scheme.name == GIVEN:
+        splits = given_splits(pool.sites[FOLDS])
+    else:
+        splits = splits_of(pool.labels.numpy(), pool.groups, pool.img_names, scheme, seed=request.seed)
+    # Folds of one test sample each are predicted one by one and compared together.
+    single = len(splits) > 1 and all(len(split.test) == 1 for split in splits)
+    name = LEAVE_ONE_GROUP_OUT if single else scheme.name
+    folder = request.results_dir / SPLITS / name
     write_text(folder / ASSIGNMENT, assignment(pool, splits))
     outcomes = []
     for split in splits:
@@ -45,9 +59,9 @@ def evaluate_over_splits(
             request,
             train=rows_of(pool, split.train),
             test=rows_of(pool, split.test),
-            val=None,
+            val=rows_of(pool, split.val) if len(split.val) else None,
             results_dir=folder / split.name,
-            split=SplitOfMany(scheme.name, split.repeat, split.fold, len(splits), _digest(pool, split)),
+            split=SplitOfMany(name, split.repeat, split.fold, len(splits), _digest(pool, split)),
         )
         outcomes.append(evaluate(part, resume=resume))
     return outcomes

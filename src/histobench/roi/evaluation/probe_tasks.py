@@ -12,6 +12,7 @@ from histobench.roi.evaluation.context import Context, TaskResult, rows_of
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols import eva, thunder
+from histobench.roi.protocols.lab_recipes import logistic_probe
 from histobench.roi.protocols.linear_probe import linear_probe, nested_parts, setting_of, sklearn_probe
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.episode_predictions import EpisodePredictions
@@ -79,6 +80,15 @@ def _probe(context: Context, train: FeatureSet) -> Outcome:
             max_iteration=options.max_iteration,
             seed=request.seed,
             device=context.device,
+        )
+    if context.preset.probe == "fixed-cost":
+        return logistic_probe(
+            train.embeddings,
+            train.labels,
+            test,
+            n_classes=n_classes,
+            cost=options.cost,
+            balanced=options.class_weight == "balanced",
         )
     if context.preset.probe == "nine-heads":
         chosen = context.train_and_val[1]

@@ -16,8 +16,9 @@ from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedEr
 from histobench.roi.evaluation.patients import mean_features, owners_of
 from histobench.roi.evaluation.probe_tasks import preset_probe
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
+from histobench.roi.metrics.target_metrics import per_target, target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
+from histobench.roi.protocols.lab_recipes import elastic_net_cox, pca_ridge
 from histobench.roi.protocols.target_probes import ProbeRows, cox, cumulative_link, ridge
 from histobench.roi.task_catalogue import MULTILABEL, ORDINAL, SURVIVAL
 
@@ -126,6 +127,13 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
             device=device,
         )
         _placed(test.rows, levels)  # or an error
+    elif is_survival and context.preset.targets == "elastic-net":
+        options = context.request.options
+        found = elastic_net_cox(
+            train.rows, test.rows.features, alpha=options.cox_alpha, l1_ratio=options.l1_ratio
+        )
+    elif context.preset.targets == "pca-ridge":
+        found = pca_ridge(train.rows, test.rows.features)
     else:
         probe = cox if is_survival else ridge
         found = probe(train.rows, test.rows.features, val=chosen_on, seed=seed, device=device)
@@ -134,7 +142,7 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         "unit": setting,
         "num_train": len(train.names),
         "num_test_tiles": test.n_tiles,
-        "val_use": f"the penalty was chosen on: {found.info['alpha_chosen_on']}",
+        "val_use": f"the penalty was chosen on: {found.info.get('alpha_chosen_on', 'nothing, it is fixed')}",
     }
     predictions = TargetPredictions(
         kind=target.kind,
@@ -147,7 +155,9 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         weights=uno_weights(train.rows.truth, test.rows.truth) if is_survival else None,
         info=info,
     )
-    return TaskResult(predictions, target_metrics(predictions), {}, [], setting)
+    scores = target_metrics(predictions)
+    each = {} if len(target.names) == 1 or is_survival else per_target(predictions)
+    return TaskResult(predictions, scores, each, [], setting)
 
 
 def _placed(rows: ProbeRows, levels: NDArray[np.float64]) -> ProbeRows:

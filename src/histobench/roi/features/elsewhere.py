@@ -26,8 +26,17 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, check_plain
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.sites import PLACE_COLUMNS, Place, TilePlaces, site_table
+from histobench.roi.data.sites import (
+    PAIR_COLUMN,
+    PLACE_COLUMNS,
+    SAMPLE,
+    Place,
+    TilePlaces,
+    as_sites,
+    site_table,
+)
 from histobench.roi.data.targets import Target, TargetColumns
+from histobench.roi.data.task_folders import as_barcodes, h5ad_matrix, h5ad_texts
 from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE, elsewhere_path, label_of
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
@@ -61,6 +70,8 @@ class ForeignPart:
     #: Coordinates [rows, 2] and, where rows are of several slides, the slide of each.
     coords: NDArray[np.float64] | None = None
     slides: tuple[str, ...] = ()
+    #: Columns that the file gives for its rows.
+    sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: How TRIDENT made it: encoder, patch size, magnification.
     recipe: Mapping[str, str] = field(default_factory=dict)
     #: Why it cannot be used; that matters only where the table names it.
@@ -81,6 +92,8 @@ def find_parts(path: Path) -> list[ForeignPart]:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
         kinds = sorted({file.suffix.lower() for file in files})
+        if npy := sorted(path.glob("*/features.npy")):
+            return [_plism(file) for file in npy]
         if not files:
             below = sorted({file.parent for file in path.glob("*/*.h5")} | set(path.glob("*/*features_*")))
             hint = f"; did you mean {below[0]}?" if below else ""
@@ -140,15 +153,32 @@ def _hdf5(file: Path) -> ForeignPart:
         coords = _numbers(file, box["coords"][()]) if "coords" in box else None
         told = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
         recipe = {name: str(told[name]) for name in _RECIPE if name in told}
+        barcodes = as_barcodes(box["barcodes"][()]) if "barcodes" in box else []  # of HEST-Benchmark
     if len(shape) == 1 and shape[0]:
         coords = None  # one vector of a slide; TRIDENT keeps the coordinates of its tiles beside it
-    names = _tile_names(file, _row_count(shape), coords)
+    names = tuple(f"{file.stem}_{barcode}" for barcode in barcodes)
+    if len(names) != _row_count(shape):
+        names = _tile_names(file, _row_count(shape), coords)
 
     def read() -> Rows:
         with h5py.File(check_plain(file), "r") as box:
             return _matrix(file, box[key][:])
 
     return ForeignPart(file, names, file.stem, read, coords, recipe=recipe)
+
+
+def _plism(file: Path) -> ForeignPart:
+    """The tiles of a slide as plismbench keeps them: level, x and y, then the features."""
+    array = np.load(check_plain(file), mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.shape[1] < 4:
+        raise _bad(file, f"has the shape {array.shape}; expected level, x, y and features in each row")
+    places = np.asarray(array[:, :3], dtype=np.float64)
+    pairs = tuple(f"{level:g}_{x:g}_{y:g}" for level, x, y in places)
+    slide = file.parent.name
+    names = tuple(f"{slide}_{pair}" for pair in pairs)
+    return ForeignPart(
+        file, names, slide, lambda: _matrix(file, array[:, 3:]), places[:, 1:], sites={PAIR_COLUMN: pairs}
+    )
 
 
 def _tile_names(file: Path, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
@@ -289,14 +319,14 @@ def _anndata(file: Path) -> ForeignPart:
             if len(layers) != 1:
                 raise _bad(file, f"has no X, and {len(layers)} entries X_... in obsm; keep one")
             entry = box["obsm"][layers[0]]
-        rows = _matrix(file, _dense(entry))
+        rows = _matrix(file, h5ad_matrix(entry))
         obs = box["obs"]
         sliced = next((name for name in SLIDES if name in obs), None)
-        slides = () if sliced is None else tuple(map(str, _texts(obs[sliced])))
+        slides = () if sliced is None else tuple(map(str, h5ad_texts(obs[sliced])))
         # A slide names its rows only where each has a slide of its own.
         taken = SLIDES if len(set(slides)) < len(slides) else ()
         named = next((name for name in NAMES if name in obs and name not in taken), None)
-        names = tuple(map(str, _texts(obs[named or obs.attrs.get("_index", "_index")])))
+        names = tuple(map(str, h5ad_texts(obs[named or obs.attrs.get("_index", "_index")])))
         slides = slides if taken else ("",) * len(names)
         spatial = box["obsm"]["spatial"][:] if "spatial" in box.get("obsm", {}) else None
     if len(names) != len(rows):
@@ -307,28 +337,6 @@ def _anndata(file: Path) -> ForeignPart:
     if coords.shape != (len(rows), 2):
         raise _bad(file, f'has {len(rows)} rows of features but obsm["spatial"] of shape {spatial.shape}')
     return ForeignPart(file, names, "", lambda: rows, coords, slides)
-
-
-def _texts(column: Any) -> Any:
-    """A column of texts: plain, nullable (values and mask) or categorical (codes and categories)."""
-    if "codes" in getattr(column, "keys", tuple)():
-        categories = _texts(column["categories"])
-        return [categories[code] for code in column["codes"][:]]
-    if "values" in getattr(column, "keys", tuple)():
-        column = column["values"]
-    return column.asstr()[:] if column.dtype.kind == "O" else column[:]
-
-
-def _dense(entry: Any) -> Any:
-    import h5py
-
-    if not isinstance(entry, h5py.Group):
-        return entry[:]
-    from scipy.sparse import csc_matrix, csr_matrix
-
-    kind = csc_matrix if str(entry.attrs.get("encoding-type")).startswith("csc") else csr_matrix
-    parts = entry["data"][:], entry["indices"][:], entry["indptr"][:]
-    return kind(parts, shape=tuple(entry.attrs["shape"])).toarray()
 
 
 def _known(file: Path, names: Sequence[str]) -> str:
@@ -404,6 +412,8 @@ def import_features(
     found = {
         split: [(image, index.find(image)) for image in images] for split, images in dataset.splits.items()
     }
+    if dataset.pool:
+        found = {split: _once_each(images) for split, images in found.items()}
     missing = [image.name for images in found.values() for image, place in images if place is None]
     extractions, sets = [], {}
     total = sum(map(len, dataset.splits.values()))
@@ -424,7 +434,9 @@ def import_features(
     for split, images in found.items():
         if not images:
             continue
-        features = _matched(f"the {split} images of {dataset.name}", images, cache, dataset.target)
+        features = _matched(
+            f"the {split} images of {dataset.name}", images, cache, dataset.target, dataset.pool
+        )
         digest = hashlib.sha256(features.embeddings.numpy().tobytes())
         digest.update("\n".join(features.img_names).encode())
         mark = digest.hexdigest()
@@ -469,7 +481,8 @@ class _Index:
     rows: dict[str, tuple[ForeignPart, int]]
 
     def find(self, image: RoiImage) -> _Place | None:
-        for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
+        sample = dict(image.sites).get(SAMPLE, "")  # Patho-Bench's own vectors are called after it
+        for key in (image.name, str(image.path), _base(image.name), _stem(image.name), sample):
             if key in self.slides:
                 return _Place(*self.slides[key], is_slide=True)
             if key in self.rows:
@@ -551,13 +564,57 @@ def _stem(name: str) -> str:
     return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
 
 
+def _once_each(found: Found) -> list[tuple[RoiImage, _Place | None]]:
+    """The images without those whose features another image of the same sample has."""
+    seen: dict[object, tuple[RoiImage, _Place | None]] = {}
+    for image, place in found:
+        key = image.name if place is None else (_sample(image), place.part.file, tuple(place.rows))
+        seen.setdefault(key, (image, place))
+    return list(seen.values())
+
+
+def _sample(image: RoiImage) -> str:
+    """What the features of an image are averaged over: its sample, patient, or itself."""
+    return dict(image.sites).get(SAMPLE) or image.group or _stem(image.name)
+
+
+def _pooled(features: FeatureSet, images: Sequence[RoiImage], counts: Sequence[int], pool: str) -> FeatureSet:
+    """One row per sample from one row per slide: their mean, or that of all tiles (`counts` of each)."""
+    rows: dict[str, list[int]] = {}
+    for row, image in enumerate(images):
+        rows.setdefault(_sample(image), []).append(row)
+    weights = torch.tensor(counts if pool == "tiles" else [1] * len(counts), dtype=torch.float64)
+    slides = features.embeddings.double() * weights[:, None]
+    means = [slides[members].sum(0) / weights[members].sum() for members in rows.values()]
+    firsts = [members[0] for members in rows.values()]
+    labels = features.labels
+    for name, members in rows.items():
+        if len(set(labels[members].tolist())) > 1:
+            raise HistobenchError(f"{name} has several labels; give every patient one, or leave out `pool`")
+    return FeatureSet(
+        embeddings=torch.stack(means).float(),
+        labels=labels[firsts],
+        img_names=tuple(rows),
+        groups=tuple(images[row].group or name for name, row in zip(rows, firsts, strict=True)),
+        metadata={},
+        sites={name: tuple(values[row] for row in firsts) for name, values in features.sites.items()},
+        target=features.target and features.target.take(np.array(firsts)),
+    )
+
+
 def _matched(
-    who: str, found: Found, cache: dict[Path, Rows], target: TargetColumns | None = None
+    who: str,
+    found: Found,
+    cache: dict[Path, Rows],
+    target: TargetColumns | None = None,
+    pool: str = "",
 ) -> FeatureSet:
-    blocks: list[Rows] = []
+    blocks: list[NDArray[np.floating]] = []
     names: list[str] = []
     owners: list[RoiImage] = []
     places: list[Place | None] = []
+    given: list[dict[str, str]] = []  # what a file says of its rows
+    counts: list[int] = []
     has_slides = False
     for image, place in found:
         if place is None:
@@ -572,11 +629,20 @@ def _matched(
             if not rows:
                 log.warning("%s has no tiles; left out", part.file)
                 continue
+        if pool:
+            blocks.append(cache[part.file][list(rows)].mean(0, dtype=np.float64, keepdims=True))
+            counts.append(len(rows))
+            names.append(image.name)
+            owners.append(image)
+            places.append(None)
+            given.append({})
+            continue
         names += [part.names[row] for row in rows] if place.is_slide else [image.name]
         whole = cache[part.file]
         blocks.append(whole if len(rows) == len(whole) else whole[list(rows)])
         owners += [image] * len(rows)
         places += map(part.place, rows)
+        given += [{name: column[row] for name, column in part.sites.items()} for row in rows]
     widths = sorted({block.shape[1] for block in blocks})
     if len(widths) != 1:
         if not widths:
@@ -591,17 +657,20 @@ def _matched(
             str(image.group) if image.group is not None else (_stem(image.name) if has_slides else "")
             for image in owners
         )
-    return FeatureSet(
+    features = FeatureSet(
         embeddings=torch.from_numpy(np.concatenate(blocks)),
         labels=torch.tensor([image.label for image in owners], dtype=torch.int64),
         img_names=tuple(names),
         groups=groups,
         metadata={},
-        sites=site_table([image.sites for image in owners]),
+        sites=site_table(
+            [as_sites({**more, **dict(image.sites)}) for image, more in zip(owners, given, strict=True)]
+        ),
         target=Target.of(target, [image.target for image in owners]),
         # What the table says of a tile goes before what the file says.
         places=TilePlaces.of([image.place or place for image, place in zip(owners, places, strict=True)]),
     )
+    return _pooled(features, owners, counts, pool) if pool else features
 
 
 # Combinations

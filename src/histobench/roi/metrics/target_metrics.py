@@ -42,8 +42,30 @@ _UNDEFINED = {
 }
 
 
+def per_target(predictions: TargetPredictions) -> dict[str, dict[str, Score]]:
+    """The Pearson correlation of each of several numbers, by its name."""
+    every = np.ones((1, len(predictions)), dtype=np.int32)
+    found = {}
+    for column, name in enumerate(predictions.columns):
+        value = float(_one_regression(predictions, column)(every)["pearson"][0])
+        undefined = _UNDEFINED["regression"]
+        found[name] = {"pearson": Score(value) if np.isfinite(value) else Score(None, undefined)}
+    return found
+
+
 def _regression(predictions: TargetPredictions) -> Evaluate:
-    truth, predicted = predictions.truth[:, 0], predictions.predicted[:, 0]
+    """Of one number, or the mean of each metric over several; undefined where one of them is."""
+    each = [_one_regression(predictions, column) for column in range(predictions.truth.shape[1])]
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        found = [one(counts) for one in each]
+        return {name: np.mean([values[name] for values in found], axis=0) for name in found[0]}
+
+    return evaluate
+
+
+def _one_regression(predictions: TargetPredictions, column: int) -> Evaluate:
+    truth, predicted = predictions.truth[:, column], predictions.predicted[:, column]
     # Moved to the middle first: sums of squares of large numbers would lose the small differences.
     middle = truth.mean()
     y, p = truth - middle, predicted - middle

@@ -19,12 +19,20 @@ from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
 from histobench.roi.data.targets import TargetColumns
+from histobench.roi.data.task_folders import PLISM, kind_of_folder, target_of_folder
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of, names_features
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
-from histobench.roi.presets import get_preset
+from histobench.roi.presets import PRESETS, get_preset
 from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
-from histobench.roi.task_catalogue import CLASS, TARGETS, canonical_task, not_applicable
+from histobench.roi.task_catalogue import (
+    CLASS,
+    LINEAR_PROBE,
+    ROBUSTNESS,
+    TARGETS,
+    canonical_task,
+    not_applicable,
+)
 from histobench.work.clusters import read_options
 
 
@@ -132,6 +140,17 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     given = values_from(plan_options(), values, where)
     settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
     options = {name: given.pop(name) for name in TASK_KEYS if name in given}
+    folders = [entry.source for entry in datasets if kind_of_folder(entry.source)]
+    if folders and len(folders) == len(datasets):  # they say what is predicted, and by whose recipe
+        given.setdefault("target", target_of_folder(folders[0]))
+        preset = kind_of_folder(folders[0])
+        if preset == PLISM:
+            given.setdefault("tasks", (ROBUSTNESS,))
+        if preset in PRESETS:
+            given.setdefault("presets", (preset,))
+            given.setdefault("tasks", (LINEAR_PROBE,) if given["target"] == CLASS else ())
+        if not given.get("tasks", ("",)):
+            del given["tasks"]
     target = given.get("target", CLASS)
     if target != CLASS and "tasks" not in given:
         given["tasks"] = (TARGETS[target].task,)
@@ -146,7 +165,8 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         reasons = [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]
         if plan.tasks and all(reasons):
             raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
-        TargetColumns.asked(plan.target, plan.target_columns)
+        if not folders:
+            TargetColumns.asked(plan.target, plan.target_columns)
         for preset in plan.presets:
             get_preset(preset)
     except HistobenchError as error:

@@ -16,7 +16,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt, split_words
-from histobench.roi.encoders.own_name import check_labels, label_of
+from histobench.roi.encoders.own_name import check_labels, is_computed, label_of
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
@@ -54,6 +54,12 @@ def _checked(plan: Plan, entry: DatasetEntry, known: RoiDataset | None) -> RoiDa
             )
     if tasks != tuple(dict.fromkeys(map(canonical_task, plan.tasks))):
         log.warning("%s has no training images: the tasks are %s", entry.name, ", ".join(tasks))
+    computed = next(filter(is_computed, plan.encoders), None)
+    if dataset.pool and computed is not None:
+        raise HistobenchError(
+            f"{entry.name}: there are no images for {computed}: `pool` and tasks of Patho-Bench are for "
+            "features of another tool (`features`)"
+        )
     check_learnt(dataset)
     if len(dataset.classes) == 1 and plan.target == CLASS and set(tasks) != {ROBUSTNESS}:
         raise HistobenchError(

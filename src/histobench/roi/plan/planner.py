@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.text import check_plain_name
-from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.cross_validation import GIVEN, scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.data.sites import is_place
+from histobench.roi.data.sites import FOLDS, is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
@@ -179,14 +179,22 @@ def units_of(
                     episodes = episode_units(parts[preset] if task == FEW_SHOT else [], evaluate)
                     waited = (*needs, *(unit.id for unit in episodes))
                     units += [*episodes, replace(evaluate, needs=waited)]
-                if scheme_of(plan.splits, plan.folds, plan.repeats) is not None:
-                    scheme = [plan.splits, plan.folds, plan.repeats]
+                given = _gives_folds(datasets[entry.name])
+                drawn = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
+                if drawn or given:
+                    scheme = [plan.splits, plan.folds, plan.repeats] if drawn else [GIVEN, None, None]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}
                     units.append(Unit("splits", entry.name, encoder, splits, needs))
     units += comparison_units(units, plan.results)
     # The last unit waits for all comparisons, and for what is compared by itself.
     last = tuple(unit.id for unit in units if unit.kind in ("compare", "splits"))
     return [*units, Unit(REPORT, "", "", {}, last)]
+
+
+def _gives_folds(dataset: RoiDataset) -> bool:
+    """Whether the data says itself what is train and test in several folds."""
+    images = next((images for images in dataset.splits.values() if images), ())
+    return bool(images) and len(dict(images[0].sites).get(FOLDS, "")) > 1
 
 
 def parts_in_plan(name: str, encoders: Sequence[str]) -> list[str]:

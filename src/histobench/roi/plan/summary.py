@@ -19,6 +19,7 @@ from histobench.roi.comparison.comparison import (
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.grids import combination_words, elsewhere_words, unchecked_words
+from histobench.roi.comparison.lab_summaries import lab_grids, lab_remarks
 from histobench.roi.comparison.robustness_tables import (
     COUNTED,
     RobustnessTable,
@@ -126,6 +127,7 @@ def write_summary(
         ),
         *(["## Over splits"] if over_splits else []),
         *(grid_markdown(split_grid(table)).replace("## ", "### ", 1) for table in over_splits),
+        *(grid_markdown(grid) for grid in lab_grids(results_dir)),
         *(grid_markdown(robustness_grid(table)) for table in robustness),
     ]
     path = results_dir / FILE
@@ -249,6 +251,9 @@ def overviews(
             remarks.setdefault(site.dataset, []).extend(index_words(site))
         else:
             hidden += len(site.packs)
+    for name, said in lab_remarks(results).items():
+        if name in columns:
+            remarks.setdefault(name, []).extend(said)
     made = (
         replace(
             _overview(name, found, tables.get(name, []), wanted, results),

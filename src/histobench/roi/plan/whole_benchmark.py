@@ -45,7 +45,6 @@ def run_benchmark(
     if before is not None:
         return before
     inputs = inputs_of(plan, name, heading)
-    from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.plan.plan_run import run_plan
     from histobench.work.engines import Display
 
@@ -63,7 +62,6 @@ def run_benchmark(
     done = collect(
         outcome,
         n_bootstrap=plan.n_bootstrap,
-        over_splits=scheme_of(plan.splits, plan.folds, plan.repeats) is not None,
         say=display.say,
         heading=heading,
     )
@@ -77,7 +75,6 @@ def collect(
     outcome: PlanOutcome,
     *,
     n_bootstrap: int | None,
-    over_splits: bool,
     say: Callable[[str], None],
     heading: str,
 ) -> BenchmarkOutcome:
@@ -87,6 +84,7 @@ def collect(
     from histobench.work.run_folder import BLOCKED
 
     folder = outcome.folder
+    over_splits = any(unit.kind == "splits" for unit in folder.units())
     last = next((unit for unit in folder.units() if unit.kind == REPORT), None)
     if last is None:  # a run of an earlier version
         return _report(outcome, n_bootstrap, over_splits, say, heading)
@@ -120,6 +118,7 @@ def tables_shown(done: BenchmarkOutcome) -> Shown:
 def _report(
     outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
+    from histobench.roi.comparison.lab_summaries import summarize_labs
     from histobench.roi.comparison.robustness_tables import summarise
     from histobench.roi.comparison.stored_intervals import write_all_intervals
     from histobench.roi.comparison.tidy_rows import write_whole_table
@@ -142,6 +141,7 @@ def _report(
     if over_splits:
         tables, pooled, more = compare_tasks_over_splits(results)
         comparisons, problems = [*comparisons, *pooled], [*problems, *more]
+    summarize_labs(results)
     summary = write_summary(results, comparisons, tables, heading=heading, robustness=robustness)
     return BenchmarkOutcome(
         outcome,

@@ -182,14 +182,14 @@ def cox(
 def _likelihood_added(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
     return np.array(
         [
-            _RiskSets(truth[~held_out]).log_likelihood(risk[~held_out, 0])
-            - _RiskSets(truth).log_likelihood(risk[:, 0])
+            RiskSets(truth[~held_out]).log_likelihood(risk[~held_out, 0])
+            - RiskSets(truth).log_likelihood(risk[:, 0])
             for risk in said
         ]
     )
 
 
-class _RiskSets:
+class RiskSets:
     """Patients by their times: who was at risk at each event."""
 
     def __init__(self, truth: Floats) -> None:
@@ -206,16 +206,29 @@ class _RiskSets:
         at_risk = np.maximum(np.cumsum(np.exp(eta - top))[self.last], 1e-300)
         return float((eta[self.events] - np.log(at_risk) - top).sum())
 
+    def quadratic(self, eta: Floats) -> tuple[Floats, Floats]:
+        """Slope and curvature [n] of the log-likelihood / n in log risks, which are in the order of times."""
+        risk = np.exp(eta)
+        share, at_risk = self._shares(risk)
+        used = np.zeros(len(eta))
+        np.add.at(used, self.last, 1 / at_risk**2)
+        slope = -share
+        slope[self.events] += 1.0
+        return slope / len(eta), (share - risk**2 * np.cumsum(used[::-1])[::-1]) / len(eta)
+
+    def _shares(self, risk: Floats) -> tuple[Floats, Floats]:
+        """How much of each patient's risk the events at or before the own time use up, and sums at risk."""
+        at_risk = np.maximum(np.cumsum(risk)[self.last], 1e-300)
+        used = np.zeros(len(risk))
+        np.add.at(used, self.last, 1 / at_risk)
+        return risk * np.cumsum(used[::-1])[::-1], at_risk
+
     def step(self, z: Floats, weights: Floats, penalty: float) -> tuple[Floats, float]:
         """Newton's step for weights [r] on features [n, r], and how much the gradient says is to gain."""
         rows = z[self.order]
         eta = rows @ weights
         risk = np.exp(eta - eta.max(initial=0.0))
-        at_risk = np.maximum(np.cumsum(risk)[self.last], 1e-300)
-        # How much of each patient's risk the events have used up, by the events at or before the own time.
-        used = np.zeros(len(rows))
-        np.add.at(used, self.last, 1 / at_risk)
-        share = risk * np.cumsum(used[::-1])[::-1]
+        share, at_risk = self._shares(risk)
         died = np.zeros(len(rows))
         died[self.events] = 1.0
         gradient = rows.T @ (died - share) - penalty * weights
@@ -228,7 +241,7 @@ class _RiskSets:
 
 def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
     z, others = _coordinates(train.features, queries, device)
-    sets = _RiskSets(train.truth)
+    sets = RiskSets(train.truth)
     size = max(float(train.truth[:, 1].sum()), 1.0) * train.features.shape[1]
     weights, found = np.zeros(z.shape[1]), []
     for strength in reversed(_COX_STRENGTHS):
@@ -239,7 +252,16 @@ def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
 
 def _coordinates(train: Tensor, queries: Tensor, device: str) -> tuple[Floats, Floats]:
     """Standardized features in as few coordinates as give the same solution under an L2 penalty."""
-    x, scaled = standardized(train, queries, device)
+    return _reduced(*standardized(train, queries, device))
+
+
+def l2_cox(x: Floats, truth: Floats, queries: Floats, penalty: float) -> Floats:
+    """Log risks of queries [m, d] from centered features [n, d], under a fixed L2 penalty."""
+    z, others = _reduced(torch.from_numpy(x), torch.from_numpy(queries))
+    return np.asarray(others @ _newton(RiskSets(truth), z, np.zeros(z.shape[1]), penalty))
+
+
+def _reduced(x: Tensor, scaled: Tensor) -> tuple[Floats, Floats]:
     if len(x) < x.shape[1]:
         # The weights are sums of rows: n coordinates say all that d features do.
         values, vectors = torch.linalg.eigh(x @ x.T)
@@ -249,7 +271,7 @@ def _coordinates(train: Tensor, queries: Tensor, device: str) -> tuple[Floats, F
     return x.cpu().numpy(), scaled.cpu().numpy()
 
 
-def _newton(sets: _RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
+def _newton(sets: RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
     """The maximum of the penalized partial likelihood, from weights nearby."""
 
     def value(at: Floats) -> float:
