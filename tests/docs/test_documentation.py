@@ -125,6 +125,13 @@ def test_a_tutorial_runs_as_it_is_printed(
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trident", "benchmark-folders"])
+def test_a_page_runs_on_files_that_it_makes(name: str, tmp_path: Path, surroundings: dict[str, str]) -> None:
+    said = run_blocks(blocks(TOP / "docs" / "how-to" / f"{name}.md"), tmp_path, surroundings)
+    assert "uni_v1@elsewhere" in said
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
     """A folder of a new user: one subfolder per class, patients in the names of the files."""

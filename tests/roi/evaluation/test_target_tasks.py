@@ -138,7 +138,7 @@ def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
         ("regression", np.array(["a"] * 60), "needs numbers"),
         ("survival", np.ones(60), r"needs numbers \[60, 2\] \(time, event\)"),
         ("survival", np.stack([1 + np.arange(60.0), np.full(60, 2.0)], axis=1), "event '2.0' is not 0"),
-        ("survival", np.stack([1 - np.arange(60.0), np.ones(60)], axis=1), "time '0.0' is not above 0"),
+        ("survival", np.stack([1 - np.arange(60.0), np.ones(60)], axis=1), "time '-1.0' is below 0"),
         ("survival", np.stack([1 + np.arange(60.0), np.zeros(60)], axis=1), "event is 0 everywhere"),
         ("surviva", np.ones(60), "did you mean"),
         ("ordinal", np.arange(60) / 2, "label '0.5' is not a whole number"),
@@ -227,7 +227,7 @@ def test_two_encoders_are_compared_by_patients(tmp_path: Path) -> None:
     [
         ("time", "", "survival", "no time"),
         ("event", 3, "survival", "event '3' is not 0 (censored) or 1 (--target survival)"),
-        ("time", 0, "survival", "time '0' is not above 0 (--target survival)"),
+        ("time", -1, "survival", "time '-1' is below 0 (--target survival)"),
         ("label", "many", "regression", "label 'many' is not a number (--target regression)"),
         ("label", 4.0, "regression", "label is 4 everywhere"),
         ("label", None, "class", "give --target regression"),
