@@ -296,8 +296,9 @@ def power_command(args: argparse.Namespace) -> int:
 
 # `histobench verify`: compare stored results with published ones.
 
-#: Exit code where a published number is contradicted.
+#: Exit codes where a published number is contradicted, and where there was none to compare with.
 CONTRADICTED = 1
+NOTHING_COMPARED = 3
 
 
 def verify_flags(parser: argparse.ArgumentParser) -> None:
@@ -315,7 +316,7 @@ def verify_command(args: argparse.Namespace) -> int:
     split of eva) and the published number of images.
 
     Exit code: 0 if every number that can be compared agrees, 1 if one is
-    contradicted, 2 for errors.
+    contradicted, 2 for errors, 3 if nothing could be compared.
 
     Example:
       histobench verify results
@@ -339,9 +340,9 @@ def verify_command(args: argparse.Namespace) -> int:
     console = open_terminal()
     verdicts = verify(args.results)
     if not verdicts:
-        told = "has no result of an encoder and dataset with published numbers"
-        console.print(f"{args.results} {told}", soft_wrap=True)
-        return 0
+        why = "has no result of an encoder and dataset with published numbers"
+        console.print(f"{args.results} {why}", soft_wrap=True)
+        return NOTHING_COMPARED
     # A reason is a sentence; in the table it would be cut.
     reasons = {
         because: number
@@ -373,7 +374,9 @@ def verify_command(args: argparse.Namespace) -> int:
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, DIFFERS, NOT_COMPARABLE))
     console.print(said, soft_wrap=True)
     console.print(f"written: {path}", soft_wrap=True)
-    return CONTRADICTED if counts[DIFFERS] else 0
+    if counts[DIFFERS]:
+        return CONTRADICTED
+    return 0 if counts[REPRODUCED] else NOTHING_COMPARED
 
 
 # Which encoder to use, and how alike encoders are: questions to a results folder.

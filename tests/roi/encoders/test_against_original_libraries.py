@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import yaml
 from PIL import Image
 from torch import Tensor, nn
 
@@ -26,6 +27,10 @@ open_clip = pytest.importorskip("open_clip")
 
 DEPTH = 2
 WIDTH, HEADS = 96, 4
+#: The configurations of the pinned releases.
+CONFIGS: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parent / "manifests" / "configs.yaml").read_text(encoding="utf-8")
+)
 
 
 def randomised(network: nn.Module) -> nn.Module:
@@ -62,8 +67,8 @@ def narrow(name: str, **kwargs: Any) -> EncoderSpec:
 @pytest.mark.parametrize(
     ("name", "model", "config"),
     [
-        ("phikon", "ViT", {"patch_size": 16, "intermediate_size": 4 * WIDTH}),
-        ("vit-b-in21k", "ViT", {"patch_size": 16, "intermediate_size": 4 * WIDTH}),
+        ("phikon", "ViT", {"intermediate_size": 4 * WIDTH}),
+        ("vit-b-in21k", "ViT", {"intermediate_size": 4 * WIDTH}),
         ("phikon_v2", "Dinov2", {"patch_size": 16, "image_size": 224}),
         ("dinov2-l", "Dinov2", {"patch_size": 14, "image_size": 518}),
         ("midnight", "Dinov2", {"patch_size": 14, "image_size": 224, "use_swiglu_ffn": True}),
@@ -75,7 +80,8 @@ def test_vision_transformers_of_transformers(
     name: str, model: str, config: dict[str, Any], how: str, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": DEPTH}
-    settings = getattr(transformers, f"{model}Config")(**shape, **config)
+    pinned = CONFIGS.get(name, {}).get("config.json", {})
+    settings = getattr(transformers, f"{model}Config")(**{**pinned, **shape, **config})
     original = randomised(getattr(transformers, f"{model}Model")(settings))
     # 96 * 4 * 2 / 3 = 256, rounded up to a multiple of eight; timm counts both halves.
     ratio = {"mlp_ratio": 512 / WIDTH} if config.get("use_swiglu_ffn") else {}
@@ -89,9 +95,9 @@ def test_vision_transformers_of_transformers(
 
 
 def test_another_image_size_resamples_positions_as_transformers_does(tmp_path: Path) -> None:
-    settings = transformers.ViTConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=DEPTH, intermediate_size=4 * WIDTH
-    )
+    shape = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": DEPTH}
+    pinned = CONFIGS["phikon"]["config.json"]
+    settings = transformers.ViTConfig(**{**pinned, **shape, "intermediate_size": 4 * WIDTH})
     original = randomised(transformers.ViTModel(settings))
     spec = narrow("phikon").with_size(288)
     encoder = construct(spec, weights=saved(original, tmp_path, "torch"), depth=DEPTH)

@@ -188,7 +188,7 @@ def test_pathorob_is_compared_on_its_own_images_alone(
 @pytest.mark.parametrize(
     ("images", "shares", "exit_code", "verdicts"),
     [
-        (200, (0.837,), 0, ["not comparable"]),  # "mhist" in name only
+        (200, (0.837,), 3, ["not comparable"]),  # "mhist" in name only
         (977, (0.837,), 0, ["reproduced"]),
         (977, (0.6,), 1, ["differs"]),
         (977, (0.837, 0.6), 1, ["differs", "reproduced"]),  # one that agrees hides no other
@@ -283,7 +283,7 @@ def test_reasons_are_whole_on_a_terminal_of_80_columns(
         per_class={},
         confusion_matrix=[[10, 0], [0, 10]],
     )
-    assert main(["verify", str(tmp_path)]) == 0
+    assert main(["verify", str(tmp_path)]) == 3
     shown = capsys.readouterr().out
     assert "not comparable (1)" in shown
     assert "(1) the split that they used is not published" in shown
@@ -292,6 +292,6 @@ def test_reasons_are_whole_on_a_terminal_of_80_columns(
 def test_a_folder_without_anything_published_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", str(tmp_path)]) == 0
+    assert main(["verify", str(tmp_path)]) == 3
     assert "published numbers" in " ".join(capsys.readouterr().out.split())
     assert main(["verify", str(tmp_path / "nowhere")]) == 2

@@ -79,25 +79,29 @@ RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
 #: Facts that are only warned of: libraries write their default there, whatever the authors used.
-DEFAULTS = ("interpolation", "fit", "resize per crop")
+DEFAULTS = ("fit", "resize per crop")
 #: Facts by the names that configurations have for them.
 PREPROCESSING = ("mean", "std", "interpolation")
-TIMM_ARGUMENTS = ("reg_tokens", "embed_dim", "depth")
+TIMM_ARGUMENTS = ("reg_tokens", "embed_dim", "depth", "num_heads", "patch_size", "act_layer")
 TOWER = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
-#: What a transformers network uses when its configuration does not say.
-ACTIVATIONS = {"CLIP": "quick_gelu", "DINOv3ViT": "gelu"}
+#: What changes the features of a transformers network without changing the shape of a tensor.
+SILENT = ("num_attention_heads", "hidden_act", "hidden_activation", "layer_norm_eps", "rms_norm_eps")
+CLIP_TOWER = ("image_size", "patch_size", "width", "layers", "pool_type", "timm_model_name", "timm_pool")
+#: timm's names for the vector that an entry calls by its pooling.
+TIMM_POOLS = {"cls": "token", "mean": "avg"}
 
 
-def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
+def check_config(spec: EncoderSpec, checkpoint: Path, network: nn.Module) -> None:
     """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`).
 
-    Another way of resizing is only warned of.
+    `network` is the one that was built: its norm layers, heads and activation are compared too. Another
+    crop is only warned of.
     """
     for name in CONFIG_FILES:
         path = checkpoint.parent / name
         if not path.is_file():
             continue
-        differences = _differences(spec, path)
+        differences = _differences(spec, path, network)
         notes = [differences.pop(key) for key in DEFAULTS if key in differences]
         if notes:
             warnings.warn(f"{path}: {'; '.join(notes)}; the zoo's is used", stacklevel=2)
@@ -109,7 +113,7 @@ def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
             )
 
 
-def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
+def _differences(spec: EncoderSpec, path: Path, network: nn.Module) -> dict[str, str]:
     """What a configuration file states otherwise than the entry; a file that is none is an error."""
     advice = "download it again, or delete it if it does not belong to the checkpoint next to it"
     try:
@@ -119,7 +123,7 @@ def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
     if not isinstance(config, dict):
         raise HistobenchError(f"{path} is a {type(config).__name__}, not a model's configuration; {advice}")
     try:
-        return dict(disagreements(spec, config))
+        return dict(disagreements(spec, config, network))
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         # The values of a foreign file may be of any type.
         raise HistobenchError(
@@ -127,15 +131,17 @@ def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
         ) from error
 
 
-def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def disagreements(
+    spec: EncoderSpec, config: Mapping[str, Any], network: nn.Module
+) -> Iterator[tuple[str, str]]:
     """Every fact that the configuration states otherwise than the entry, except the entry's known traps."""
     stated = {
         **_timm_facts(config),
-        **_transformers_facts(config),
+        **_transformers_facts(config, spec.family),
         **_processor_facts(config),
         **_clip_facts(config),
     }
-    ours = _our_facts(spec)
+    ours = _our_facts(spec) | _network_facts(spec, network)
     for key, value in stated.items():
         if key in ours and key not in spec.traps and not _same(value, ours[key]):
             yield key, f"{key} is {value}, the zoo says {ours[key]}"
@@ -143,21 +149,40 @@ def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[tupl
 
 def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
     transform = spec.transform
+    own = load_zoo().get(spec.name, spec)  # the user may have asked for another size or output
     facts: dict[str, Any] = {
         "mean": list(transform.mean),
         "std": list(transform.std),
         "interpolation": transform.interpolation,
+        "image_size": own.size,
         "fit": "squash" if transform.squash else "crop",
         "resize per crop": round(transform.resize / transform.crop, 3),
     }
-    tower = spec.kwargs.get("vision_config", spec.kwargs)
-    facts |= _picked(tower, TOWER)
-    if spec.family == "transformers":
-        facts["hidden_act"] = tower.get("hidden_act", ACTIVATIONS.get(spec.arch, "gelu"))
+    facts |= _picked(spec.kwargs.get("vision_config", spec.kwargs), TOWER)
     if spec.family == "open_clip":
         facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
+        named = {"timm_model_name": spec.kwargs["vision"], "timm_pool": ""} if "vision" in spec.kwargs else {}
+        tower = {"pool_type": "tok", **spec.kwargs.get("vision_cfg", {}), **named}
+        facts |= _picked(tower, CLIP_TOWER)
     if spec.family == "timm":
         facts |= {"architecture": spec.arch, **_picked(spec.kwargs, TIMM_ARGUMENTS)}
+        pool = TIMM_POOLS.get(own.pooling, spec.kwargs.get("global_pool"))
+        facts |= {"global_pool": pool} if pool else {}
+    return facts
+
+
+def _network_facts(spec: EncoderSpec, network: Any) -> dict[str, Any]:
+    """What the built network is, in the words of the transformers library's configurations."""
+    if spec.family == "transformers":
+        config = network.config.to_dict()
+        return _picked(config.get("vision_config") or config, SILENT)
+    epsilons = {module.eps for module in network.modules() if isinstance(module, nn.LayerNorm)}
+    facts: dict[str, Any] = {"layer_norm_eps": epsilons.pop()} if len(epsilons) == 1 else {}
+    block: Any = network.blocks[0] if spec.family == "timm" and hasattr(network, "blocks") else None
+    if hasattr(block, "attn"):
+        facts["num_attention_heads"] = block.attn.num_heads
+        if type(block.mlp.act).__name__ == "GELU":
+            facts["hidden_act"] = "gelu"
     return facts
 
 
@@ -169,18 +194,25 @@ def _timm_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "architecture" not in config:
         return {}
     pretrained = {**config, **(config.get("pretrained_cfg") or {})}
-    return {
+    facts = {
         "architecture": str(config["architecture"]).partition(".")[0],
         **_picked(pretrained, PREPROCESSING),
         **_picked(config.get("model_args") or {}, TIMM_ARGUMENTS),
     }
+    if pretrained.get("input_size"):
+        facts["image_size"] = pretrained["input_size"][-1]
+    if config.get("global_pool") in TIMM_POOLS.values():  # an empty one leaves the pooling to the caller
+        facts["global_pool"] = config["global_pool"]
+    return facts
 
 
-def _transformers_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+def _transformers_facts(config: Mapping[str, Any], family: str) -> dict[str, Any]:
     if "model_type" not in config:
         return {}
     vision = config.get("vision_config")
-    return _picked(vision if isinstance(vision, Mapping) else config, (*TOWER, "hidden_act"))
+    # In another family the size is that of the position table, which is resampled when it is loaded.
+    size = ("image_size",) if family == "transformers" else ()
+    return _picked(vision if isinstance(vision, Mapping) else config, (*TOWER, *SILENT, *size))
 
 
 def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,22 +225,25 @@ def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How a processor cuts images; old ones state one number for both sides."""
     size, crop = config.get("size"), config.get("crop_size")
-    if not isinstance(size, Mapping):
-        return {}
     if not config.get("do_center_crop"):
-        return {"fit": "squash"} if "height" in size else {}
-    if "shortest_edge" not in size or not isinstance(crop, Mapping) or not crop.get("height"):
-        return {}
-    return {"fit": "crop", "resize per crop": round(size["shortest_edge"] / crop["height"], 3)}
+        if not isinstance(size, Mapping):
+            return {"image_size": size} if size else {}
+        return {"fit": "squash", "image_size": size["height"]} if size.get("height") else {}
+    pixels = crop.get("height") if isinstance(crop, Mapping) else crop
+    edge = size.get("shortest_edge") if isinstance(size, Mapping) else size
+    facts = {"fit": "crop", "image_size": pixels} if pixels else {}
+    return facts | ({"resize per crop": round(edge / pixels, 3)} if edge and pixels else {})
 
 
 def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     preprocess = config.get("preprocess_cfg")
     if not isinstance(preprocess, Mapping):
         return {}
-    quick = bool((config.get("model_cfg") or {}).get("quick_gelu", False))
-    return {"quick_gelu": quick, **_picked(preprocess, PREPROCESSING)}
+    model = config.get("model_cfg") or {}
+    facts = {"quick_gelu": bool(model.get("quick_gelu", False))}
+    return facts | _picked(model.get("vision_cfg") or {}, CLIP_TOWER) | _picked(preprocess, PREPROCESSING)
 
 
 def _same(stated: Any, ours: Any) -> bool:
@@ -218,6 +253,8 @@ def _same(stated: Any, ours: Any) -> bool:
             and len(stated) == len(ours)
             and all(abs(a - b) <= TOLERANCE for a, b in zip(stated, ours, strict=True))
         )
+    if isinstance(ours, str):
+        return str(stated).lower() == ours.lower()
     return bool(stated == ours)
 
 
@@ -325,7 +362,7 @@ def construct(
         fill_with_seed(network, SEED)
         identity: dict[str, Any] = {"weights": f"random:{SEED}"}
     else:
-        check_config(spec, checkpoint)
+        check_config(spec, checkpoint, network)
         load_weights(spec, network, checkpoint)
         identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint, only=spec.source.only)}"}
         revision = other_revision(spec, checkpoint) if allow_revision else ""
