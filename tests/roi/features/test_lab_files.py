@@ -12,6 +12,7 @@ import torch
 
 import histobench as hb
 from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.roi.plan.plan_file import plan_from
 
 SCALES = {"patch_size": 256, "patch_size_level0": 512, "level0_magnification": 40, "target_magnification": 20}
@@ -156,3 +157,78 @@ def test_combine_takes_the_given_features_and_downloads_nothing(tmp_path: Path) 
         {**values, "encoders": ["uni_v1"], "combine": ["uni_v1+conch_v15"]}, where="x", base=tmp_path
     )
     assert mixed.encoders[-1] == "uni_v1+conch_v15@elsewhere"
+
+
+@pytest.mark.parametrize("kind", ["order", "names", "names as array", "arr_0", "paths", "one per slide"])
+def test_arrays_are_read_with_names_or_in_the_order_of_the_table(kind: str, tmp_path: Path) -> None:
+    _, labels, vectors = slides(tmp_path)
+    rows, place = vectors[:11], tmp_path / ("x.npz" if kind in ("arr_0", "paths") else "x.npy")
+    shuffled = np.random.default_rng(1).permutation(11)
+    names = np.asarray([f"S{number:02d}" for number in shuffled])
+    if kind == "order":
+        np.save(place, rows)
+    elif kind == "arr_0":
+        np.savez(place, rows)
+    elif kind == "paths":
+        np.savez(place, embeddings=rows[shuffled], paths=names)
+    elif kind == "one per slide":
+        place = tmp_path / "arrays"
+        place.mkdir()
+        for number, row in enumerate(rows):
+            np.save(place / f"S{number:02d}.npy", row)
+    else:
+        np.save(place, rows[shuffled])
+        if kind == "names":
+            (tmp_path / "x_names.txt").write_text("\n".join(f"tiles/{name}.png" for name in names) + "\n")
+        else:
+            np.save(tmp_path / "x_names.npy", names)
+    found = hb.features(place, labels)
+    np.testing.assert_array_equal(found.train.X, rows[:6])
+    np.testing.assert_array_equal(found.test.X, rows[6:])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.npy", np.ones((7, 4)), "has 7 rows, but labels lists 11 images"),
+        ("x.npy", np.ones((12, 4)), "which a .npz does with one of img_names, names,"),
+        ("x.npy", np.float32(3), "has features of shape (); expected [rows, dimension]"),
+        ("x.npy", np.full((11, 4), "a"), "features of type <U1; expected numbers"),
+        ("x.npy", np.ones((2, 3, 4)), "has features of shape (2, 3, 4)"),
+        ("x.npy", np.full((11, 4), np.nan), "has NaN or infinite features in 11 rows"),
+        ("x.npy", np.asarray([{}, 1], dtype=object), "x.npy cannot be read (ValueError"),
+        (
+            "x.npz",
+            {"rows": np.ones((11, 4))},
+            "expected one of features, embeddings, embedding, feats, X, arr_0",
+        ),
+        ("x.npz", {"X": np.ones((11, 4)), "names": np.arange(3)}, "11 rows of features but 3 names (names)"),
+        ("x.npz", {"X": np.asarray(3.0)}, "has features of shape ()"),
+        ("x.npz", {"X": np.full((11, 4), "a")}, "features of type <U1; expected numbers"),
+        ("d/S00.npy", np.ones((3, 4)), "does not name its 3 rows"),
+    ],
+)
+def test_bad_arrays_are_one_line(
+    name: str, content: object, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, labels, _ = slides(tmp_path)
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    if isinstance(content, dict):
+        np.savez(file, **content)
+    else:
+        np.save(file, content, allow_pickle=True)
+    place = file if file.parent == tmp_path else file.parent
+    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(labels), "--features", str(place), *flags]) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join((shown.out + shown.err).split())
+    assert "Traceback" not in shown.err
+
+
+def test_a_names_file_of_another_length_is_named(tmp_path: Path) -> None:
+    _, labels, vectors = slides(tmp_path)
+    np.save(tmp_path / "x.npy", vectors)
+    (tmp_path / "x.txt").write_text("S00\nS01\n")
+    with pytest.raises(HistobenchError, match=r"has 12 rows of features but x\.txt has 2 names"):
+        hb.features(tmp_path / "x.npy", labels)

@@ -1,8 +1,8 @@
 """Features that another tool computed: read, matched with a table of labels, exported again.
 
 What is read: TRIDENT and CLAM `.h5` (one file per slide, with coordinates) and `.pt`, HistoROIBench `.pt`,
-`.npz`, parquet and AnnData `.h5ad`; a file, or a folder of one kind of them. The results of such features are
-called `NAME@elsewhere`: nobody here has seen the images, the encoder or its transform.
+`.npz`, `.npy`, parquet and AnnData `.h5ad`; a file, or a folder of one kind of them. The results of such
+features are called `NAME@elsewhere`: histobench has seen neither the images nor the encoder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, check_plain
+from histobench.core.folders import cache_dir
 from histobench.core.version import __version__
-from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.image_table import ImageTable, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import (
     PAIR_COLUMN,
     PLACE_COLUMNS,
@@ -44,15 +46,24 @@ from histobench.roi.features.shard_plan import Extraction
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".parquet", ".h5ad")
+SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".npy", ".parquet", ".h5ad")
 #: What arrays and columns may be called, the first that is there.
-FEATURES = ("features", "embeddings", "embedding", "feats", "X")
-NAMES = ("img_names", "names", "name", "image", "image_path", "path", "file", "filename", "tile", "slide_id")
+FEATURES = ("features", "embeddings", "embedding", "feats", "X", "arr_0")
+NAMES = (
+    *("img_names", "names", "name", "image", "image_path", "path", "file", "filename", "tile", "slide_id"),
+    *("images", "paths", "files", "filenames", "ids"),
+)
 #: Columns with the slide of a row, in AnnData also under the name that LazySlide gives it.
 SLIDES = ("slide", "slide_id", "library_id")
 #: Attributes of TRIDENT's files that must agree within a folder.
 _RECIPE = ("encoder", "patch_size", "target_magnification", "overlap")
 EXPORTS = ("h5ad", "parquet", "npz")
+#: What the file with the names of an array's rows is called after the stem of the array.
+_NAMES_BESIDE = (".txt", "_names.txt", "_names.npy")
+_NAMED = (
+    f"which a .npz does with one of {', '.join(NAMES)}, and a .npy with a file beside it, one name per line "
+    f"(STEM{_NAMES_BESIDE[0]} or STEM{_NAMES_BESIDE[1]})"
+)
 
 Rows = NDArray[np.float32]
 
@@ -74,6 +85,8 @@ class ForeignPart:
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: How TRIDENT made it: encoder, patch size, magnification.
     recipe: Mapping[str, str] = field(default_factory=dict)
+    #: Rows without a name, which are in the order of the table of labels.
+    unnamed: int = 0
     #: Why it cannot be used; that matters only where the table names it.
     problem: HistobenchError | None = None
 
@@ -100,14 +113,18 @@ def find_parts(path: Path) -> list[ForeignPart]:
             raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)}){hint}")
         if len(kinds) > 1:
             raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
-        return [_part_or_problem(file) for file in files]
+        own = [file for file in files if not (kinds == [".npy"] and file.stem.endswith("_names"))]
+        return [_part_or_problem(file) for file in own]
     return [_part(path)]
 
 
 def _part_or_problem(file: Path) -> ForeignPart:
     """A file of a folder; what is wrong with it is raised where the table names it."""
     try:
-        return _part(file)
+        part = _part(file)
+        if part.unnamed:
+            raise _bad(file, f"does not name its {part.unnamed} rows, {_NAMED}")
+        return part
     except HistobenchError as error:
         return ForeignPart(file, (file.stem,), "", lambda: np.empty((0, 0), np.float32), problem=error)
 
@@ -120,6 +137,7 @@ def _part(file: Path) -> ForeignPart:
         ".pt": _torch,
         ".pth": _torch,
         ".npz": _npz,
+        ".npy": _npy,
         ".parquet": _parquet,
         ".h5ad": _anndata,
     }
@@ -239,12 +257,39 @@ def _named_arrays(file: Path, content: Mapping[str, Any], places: Mapping[str, A
         names = _tile_names(file, len(rows), coords)
         return ForeignPart(file, names, file.stem, lambda: rows, coords)
     placed = _columns_of_places({**content, **places}, len(rows))
+    if file.suffix == ".npz" and not any(name in content for name in NAMES):
+        return ForeignPart(file, (), "", lambda: rows, *placed, unnamed=len(rows))
     return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, *placed)
 
 
 def _npz(file: Path) -> ForeignPart:
     with np.load(check_plain(file), allow_pickle=False) as box:
         return _named_arrays(file, {name: box[name] for name in box.files}, {})
+
+
+def _npy(file: Path) -> ForeignPart:
+    """An array of features; the names of its rows are in a file beside it, or the table's order counts."""
+    shape = np.load(check_plain(file), mmap_mode="r", allow_pickle=False).shape
+
+    def read() -> Rows:
+        return _matrix(file, np.load(check_plain(file), allow_pickle=False))
+
+    if len(shape) != 2:
+        read()  # refuses other shapes than [d] and [1, rows, d]
+    if len(shape) == 1:
+        return ForeignPart(file, (file.stem,), "", read)
+    count = _row_count(shape)
+    beside = [file.with_name(f"{file.stem}{end}") for end in _NAMES_BESIDE]
+    found = next((each for each in beside if each.is_file()), None)
+    if found is None:
+        return ForeignPart(file, (), "", read, unnamed=count)
+    if found.suffix == ".npy":
+        names = tuple(map(str, np.load(check_plain(found), allow_pickle=False).tolist()))
+    else:
+        names = tuple(line.strip() for line in found.read_text("utf-8-sig").splitlines() if line.strip())
+    if len(names) != count:
+        raise _bad(file, f"has {count} rows of features but {found.name} has {len(names)} names")
+    return ForeignPart(file, names, "", read)
 
 
 def _columns_of_places(
@@ -350,7 +395,7 @@ def _known(file: Path, names: Sequence[str]) -> str:
 def _names(file: Path, content: Any, count: int) -> tuple[str, ...]:
     key = next((name for name in NAMES if name in content), None)
     if key is None:
-        raise _bad(file, f"does not name its rows: it needs one of {', '.join(NAMES[:4])}, ...")
+        raise _bad(file, f"does not name its rows: it needs one of {', '.join(NAMES)}")
     values = content[key]
     names = tuple(
         item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in list(values)
@@ -408,7 +453,8 @@ def import_features(
     path = elsewhere_path(name)
     parts = find_parts(path)
     label = label_of(name)
-    index = _Index(_slide_index(parts), _row_index(parts))
+    in_order = len(parts) == 1 and parts[0].unnamed
+    index = _in_order(parts[0], dataset) if in_order else _Index(_slide_index(parts), _row_index(parts))
     found = {
         split: [(image, index.find(image)) for image in images] for split, images in dataset.splits.items()
     }
@@ -554,6 +600,26 @@ def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int
             for key in {_base(name), _stem(name)}:
                 short[key] = None if key in short else (part, row)
     return {**{key: place for key, place in short.items() if place is not None}, **full}
+
+
+def _in_order(part: ForeignPart, dataset: RoiDataset) -> _Index:
+    """The rows of an array without names, which are those of the table."""
+    tables = [images for images in dataset.splits.values() if isinstance(images, ImageTable)]
+    columns = tables[0].columns if tables else None
+    kept = cache_dir() / "frames"  # a DataFrame is kept by split, not in its order
+    if columns is None or len(set(columns.lines)) < len(columns) or columns.root == kept:
+        raise _bad(part.file, f"needs a table with a row for each image, or names, {_NAMED}")
+    if len(columns) != part.unnamed:
+        raise _bad(
+            part.file,
+            f"has {part.unnamed} rows, but {dataset.name} lists {len(columns)} images; rows without names "
+            f"must be those of the table in its order. Name them, {_NAMED}",
+        )
+    rows: dict[str, tuple[ForeignPart, int]] = {}
+    for row in range(len(columns)):
+        rows.setdefault(columns.image(row).name, (part, row))
+    log.warning("%s: no names; its rows are taken in the order of the table", part.file.name)
+    return _Index({}, rows)
 
 
 def _base(name: str) -> str:
