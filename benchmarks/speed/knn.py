@@ -16,8 +16,8 @@ from torch import Tensor
 from workload import Workload, easy, workload
 
 from histobench.core.devices import one_thread
+from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.neighbours import Centring
 
 K = 20
 #: Ours may take this much more processor time than the plain product.

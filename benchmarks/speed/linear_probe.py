@@ -21,7 +21,7 @@ def objective(w: Workload, penalty: Penalty, weight: Tensor, bias: Tensor) -> fl
         part_of = slice(start, start + 10_000)
         x, y = w.train[part_of].double(), w.train_labels[part_of]
         zero = torch.zeros(x.shape[1], dtype=torch.float64)
-        loss = SoftmaxLoss(x, y, mean=zero, n_classes=w.n_classes, penalty=Penalty("squared", 0.0))
+        loss = SoftmaxLoss(x, y, mean=zero, penalty=Penalty("squared", 0.0))
         total += loss(theta)[0] * len(x)
     return total / len(w.train) + penalty.value(weight.double())
 

@@ -45,7 +45,8 @@ class Gallery:
     def _search(self) -> NeighbourSearch:
         import torch
 
-        from histobench.roi.protocols.neighbours import Centring, NeighbourSearch
+        from histobench.roi.protocols.centering import Centring
+        from histobench.roi.protocols.neighbours import NeighbourSearch
 
         train = torch.from_numpy(np.ascontiguousarray(self.features))
         return NeighbourSearch(train, Centring.none(train))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +9,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.protocols import neighbours
+from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.neighbours import Centring, Products, nearest
+from histobench.roi.protocols.neighbours import NeighbourSearch, nearest
 
 
 def slow_knn(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, c: int) -> np.ndarray:
@@ -35,25 +36,18 @@ def data(n: int, m: int, d: int, c: int, seed: int = 0) -> tuple[torch.Tensor, t
     return train, labels, test
 
 
-@pytest.fixture(autouse=True)
-def plain_products() -> Iterator[None]:
-    """oneDNN warns and gives up where the processor has no bfloat16; the search does not use it there."""
-    before = torch.backends.mkldnn.set_flags(neighbours._multiplies_bfloat16_in_tiles())
-    yield
-    torch.backends.mkldnn.set_flags(before[0])
+FORMATS = [(torch.float32,), (torch.bfloat16, torch.float32)]
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
-def any_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
-    """Each format of the inexact products in turn."""
-
-    def search(
-        train: torch.Tensor, test: torch.Tensor, k: int, centring: Centring, memory: int
-    ) -> neighbours.NeighbourSearch:
-        return neighbours.NeighbourSearch(train, centring, request.param, memory)
-
-    monkeypatch.setattr(neighbours, "_search", search)
-    return request.param
+@pytest.fixture(params=FORMATS, ids=["float32", "bfloat16"])
+def any_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search with each format of the inexact products in turn, on any processor."""
+    search = partial(NeighbourSearch, formats=request.param)
+    monkeypatch.setattr(
+        neighbours,
+        "NeighbourSearch",
+        lambda train, centring, *, memory, formats: search(train, centring, memory=memory),
+    )
 
 
 @pytest.mark.usefixtures("any_format")
@@ -170,24 +164,6 @@ def test_crowded_queries_have_their_exact_cosines() -> None:
     similarity = centring.apply(test) @ centring.apply(train).T
     expected = similarity.topk(9, dim=1).values
     torch.testing.assert_close(found.cosine, expected, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("shift", [0, -9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("n", [22, 300, 4001, 30_000])
-def test_blocks_and_groups_give_a_top_k(n: int, dtype: torch.dtype, shift: int) -> None:
-    g = torch.Generator().manual_seed(n)
-    keys = torch.zeros(Products.padded(n), 8, dtype=dtype)
-    keys[:n] = torch.randn(n, 8, generator=g).add(shift)
-    queries = torch.rand(30, 8, generator=g).to(dtype)
-    found = Products(40, n, 21, dtype, keys.device)
-    found.fill(queries, keys)
-    expected = (queries @ keys[:n].T).float()
-    value, place = found.best()
-    assert torch.equal(value, torch.topk(expected, 21, dim=1).values)
-    assert torch.equal(expected.gather(1, place), value)
-    assert all(len(set(row)) == 21 for row in place.tolist())
-    assert torch.equal(found.row(7).float(), expected[7])
 
 
 def test_rows_close_to_a_far_mean_keep_their_direction() -> None:

@@ -21,7 +21,8 @@ from histobench.core.devices import spread
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.similarity_table import MEASURES, Similarity
 from histobench.roi.features.feature_file import load
-from histobench.roi.protocols.neighbours import Centring, nearest
+from histobench.roi.protocols.centering import Centring
+from histobench.roi.protocols.neighbours import nearest
 from histobench.statistics.jackknife import t_quantile
 
 #: Groups above this number are left out several at a time: the jackknife of blocks.

@@ -18,9 +18,10 @@ from histobench.roi.data.roi_dataset import SPLITS
 from histobench.roi.data.sites import PAIR_COLUMN, is_place
 from histobench.roi.evaluation.context import Context, TaskSkippedError, merged, origin_caveats
 from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.protocols.centering import Centring, row_chunks
 from histobench.roi.protocols.knn import distances_to, knn, prototype
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe, linear_probes_of_parts
-from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
+from histobench.roi.protocols.neighbours import nearest
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
 from histobench.roi.robustness.pack import Pack, RobustnessResult, Tissue, measure_robustness

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from histobench.core.devices import one_thread, spread, stream
 from histobench.roi.metrics.batched import evaluate_episodes
-from histobench.roi.protocols.neighbours import SMALLEST_NORM, Centring, row_chunks
+from histobench.roi.protocols.centering import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.outcome import Outcome
 
 # Which few-shot settings a training set allows, and which of its images support each episode.

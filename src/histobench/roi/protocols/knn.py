@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from histobench.roi.protocols.neighbours import MEMORY, Centring, nearest, row_chunks
+from histobench.roi.protocols.centering import Centring, row_chunks
+from histobench.roi.protocols.neighbours import MEMORY, nearest
 from histobench.roi.protocols.outcome import Outcome
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from histobench.roi.protocols.centering import SMALLEST_NORM, Centring
 from histobench.roi.protocols.few_shot import Episodes, EpisodeSampler
 from histobench.roi.protocols.knn import count_votes
-from histobench.roi.protocols.neighbours import SMALLEST_NORM, Centring, nearest
+from histobench.roi.protocols.neighbours import nearest
 from histobench.roi.protocols.outcome import Outcome
 
 HEADS = tuple((lr, decay) for lr in (1e-3, 1e-4, 1e-5) for decay in (0.0, 1e-3, 1e-4))
