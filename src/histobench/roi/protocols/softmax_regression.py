@@ -147,7 +147,8 @@ class SoftmaxLoss:
 
 
 class LeadingCurvature:
-    """The variance of the features in its leading directions, one number for all others; up to a factor."""
+    """The variance of the features in its leading directions, one number for all others; about the Hessian
+    at W = 0."""
 
     def __init__(self, features: Tensor, *, n_classes: int) -> None:
         """Take it from some shifted rows [m, d]."""
@@ -173,8 +174,8 @@ class LeadingCurvature:
         """Return its inverse times the gradient; `ridge` is the curvature of the penalty."""
         more = ridge / self.undecided
         rest = self.rest + more
-        out = gradient.clone()
-        along = gradient[:, :-1] @ self.directions.T
+        out = gradient / (rest * self.undecided)
+        along = out[:, :-1] @ self.directions.T
         out[:, :-1] -= (along * (1 - rest / (self.variance + more))) @ self.directions
         out[:, -1] *= rest
         return out
@@ -210,7 +211,9 @@ class _History:
         """Return the two-loop recursion around `solve`; each loop solves a triangular system."""
         if not len(self.steps):
             # Downhill: at a kink, such as a norm's at zero, other directions may lead up.
-            return gradient / gradient.norm().clamp_min(1e-30)
+            # No further than 1, and no further than the features' size allows.
+            size = gradient.norm().clamp_min(1e-150)
+            return gradient * torch.minimum((gradient * solve(gradient)).sum() / size**2, 1 / size)
         q = gradient.flatten()
         factors = torch.linalg.solve_triangular(self.products, (self.steps @ q)[:, None], upper=True)[:, 0]
         r = solve((q - factors @ self.changes).view_as(gradient)).flatten()
@@ -316,7 +319,7 @@ def _fit(
         near = mean.to(x.dtype)  # differences from what is near lose nothing
         shift = near.double()
         x, mean = x - near, mean - shift
-    if start is None:
+    if start is None or not start.weight.any():
         theta = _prior(labels if kept is None else labels[kept], d, n_classes)
     else:
         theta = torch.cat([start.weight, (start.bias + start.weight @ (mean + shift))[:, None]], 1)
