@@ -39,7 +39,7 @@ def nearest(
     With `ranked` the nearest comes first.
     """
     large = len(train) * len(test) * train.shape[1] >= _LARGE
-    formats = (torch.float32,)
+    formats: tuple[torch.dtype, ...] = (torch.float32,)
     if large and train.device.type == "cpu" and _bfloat16_is_fast():
         formats = (torch.bfloat16, torch.float32)
     return NeighbourSearch(train, centring, memory=memory, formats=formats).nearest(test, k=k, ranked=ranked)

@@ -347,9 +347,17 @@ def fit_parts(
     tolerance: float = 3e-7,
 ) -> list[Solution]:
     """Fit the rows `kept` [parts, n] of each part, which must have all classes, beginning from `start`."""
-    settings = {"n_classes": n_classes, "penalty": penalty, "max_iterations": max_iterations}
     return [
-        fit_softmax(features, labels, tolerance=tolerance, start=start, kept=rows, **settings)
+        fit_softmax(
+            features,
+            labels,
+            n_classes=n_classes,
+            penalty=penalty,
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+            kept=rows,
+        )
         for rows in kept.to(features.device)
     ]
 
