@@ -20,12 +20,12 @@ LIMIT = 600.0
 MUNGED = Path("/run/munge/munged.pid")
 
 
-#: The program, for which a few images and episodes are enough to be cut into units.
+#: The program, for which a few images are enough to be cut into units.
 IN_PARTS = """
 from histobench.cli.main import main
-from histobench.roi.units import few_shot_parts as episodes, hashing
+from histobench.roi.units import hashing
 
-hashing.LARGE, hashing.IMAGES_PER_UNIT, episodes.LARGE_SECONDS = 1, 64, 0.3
+hashing.LARGE, hashing.IMAGES_PER_UNIT = 1, 64
 raise SystemExit(main())
 """
 

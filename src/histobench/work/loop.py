@@ -21,15 +21,15 @@ T = TypeVar("T")
 class Agenda:
     """The units of some kinds that have no output; those of one batch are ready at the same time."""
 
-    def __init__(self, folder: RunFolder, kinds: Collection[str] | None = None) -> None:
+    def __init__(self, folder: RunFolder, kinds: Collection[str] | None = None, *, read: bool = True) -> None:
         self._folder = folder
         self._kinds = folder.kinds if kinds is None else kinds
         self._taken: dict[str, Unit] = {}
-        self.refresh()
+        self.refresh(read=read)
 
-    def refresh(self) -> None:
+    def refresh(self, *, read: bool = False) -> None:
         """Look at everything again: at what others have done, and at units that were not known before."""
-        self._folder.refresh()
+        self._folder.refresh(read=read)
         every = self._folder.units()
         left = [unit for unit in every if self._folder.state(unit.id) is None]
         self._open = Counter(unit.needs[0] for unit in left if unit.kind in self._folder.found)
@@ -116,7 +116,7 @@ def work_through(
     The two hooks are told of every batch.
     """
     kinds = folder.kinds if kinds is None else kinds
-    agenda = Agenda(folder, kinds)
+    agenda = Agenda(folder, kinds, read=alone)
     alone_since, began, has_worked, pause = time.monotonic(), time.monotonic(), False, PAUSE
     like: Batch = ()
     while not stopped():
@@ -134,6 +134,7 @@ def work_through(
             agenda.note(mine)
             alone_since, has_worked, pause = time.monotonic(), True, PAUSE
             like = folder.batch_of(mine[0])
+        if mine or agenda.is_stale:
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
@@ -174,8 +175,9 @@ def _claimed(
                     stack.callback(claim.release)
                     # It may have been finished just now.
                     (mine if folder.output(unit.id) is None else done).append(unit)
-            if done:
+            if done:  # others may have done much more: list all outputs rather than look one by one
                 agenda.note(done)
-            if mine or agenda.is_stale:
+                agenda.is_stale = True
+            if mine or done:
                 return mine
     return []

@@ -178,10 +178,6 @@ class RunFolder:
         """What messages call a unit."""
         return " x ".join(part for part in (unit.dataset, unit.encoder) if part)
 
-    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
-        """Whether a finished unit has written the note, as far as its content shows."""
-        return True
-
     def __init__(self, path: Path, digest: str = "") -> None:
         self.path = path
         self.digest = digest
@@ -190,6 +186,7 @@ class RunFolder:
         self._named: dict[str, Unit] | None = None
         self._found: dict[str, list[Unit]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
+        self._listed: set[str] = set()
 
     @classmethod
     def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> Self:
@@ -276,22 +273,31 @@ class RunFolder:
             self._found[unit], _ = read_lines(self.path / FOUND / f"{unit}.jsonl")
         return self._found[unit]
 
-    def refresh(self) -> None:
-        """Take note of outputs that others have written."""
+    def refresh(self, *, read: bool = True) -> None:
+        """Take note of outputs that others have written.
+
+        Without `read` the name of an output is enough, unless the unit finds others: each of many workers
+        would read all outputs.
+        """
         is_there = _Listings().has
+        self._listed.clear()
         with collector_paused():
             for name in names_in(self.part("outputs"), ".json"):
                 unit = name.removesuffix(".json")
-                if unit not in self._finished and not name.startswith("."):
+                if unit in self._finished or name.startswith("."):
+                    continue
+                if read or kind_of(unit) in self.finding:
                     self._look(unit, is_there)
+                else:
+                    self._listed.add(unit)
 
     def output(self, unit: str) -> dict[str, Any] | None:
         """What a unit gave, with its `state`; None while it is still to be done."""
         return self._finished.get(unit) or self._look(unit)
 
     def state(self, unit: str) -> str | None:
-        """`done`, `failed`, `blocked`, or None as far as is known since `refresh`."""
-        return self._finished.get(unit, {}).get("state")
+        """`done`, `failed`, `blocked`, or None as far as is known since `refresh`; `done` if only listed."""
+        return self._finished.get(unit, {}).get("state") or (DONE if unit in self._listed else None)
 
     def finish(self, unit: Unit, *, files: Iterable[Path] = (), **found: Any) -> None:
         """Note that a unit is done; the first of two workers that did the same is believed."""
@@ -313,6 +319,7 @@ class RunFolder:
         for unit in units:
             self._path(unit).unlink(missing_ok=True)
             self._finished.pop(unit, None)
+            self._listed.discard(unit)
 
     def claim(self, unit: Unit) -> Claim | None:
         """Claim a unit; return None while another worker has it. See `HUNG`."""
@@ -361,14 +368,7 @@ class RunFolder:
         note = read_note(f"{self._outputs}/{unit}.json")
         if note is None or note.get("unit") != unit or note.get("state") not in (DONE, FAILED, BLOCKED):
             return None
-        if note["state"] != DONE:
-            fits = isinstance(note.get("job"), str) and isinstance(note.get("reason"), str)
-        else:
-            fits = self.is_output(note, unit)
-        if not fits:  # whoever can write to the folder may have written something else
-            return None
-        files = note.get("files", [])
-        if not isinstance(files, list) or not all(isinstance(file, str) and is_there(file) for file in files):
+        if not all(map(is_there, note.get("files", []))):
             return None
         self._finished[unit] = note
         return note

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from histobench.roi.units.roi_run import KINDS, RoiRun
+from histobench.work import run_folder
 from histobench.work.loop import Agenda
 from histobench.work.run_folder import Unit, write_lines
-
-#: What the output of a unit has at least.
-NOTES: dict[str, dict[str, Any]] = {
-    "prepare": {"failures": {}, "extractions": {}},
-    "shards": {"computed": {}, "seconds": {}},
-    "features": {"extracted": {}, "computed": 0, "seconds": 0, "device": ""},
-    "evaluate": {"outcome": "evaluated"},
-}
 
 
 def units_of(datasets: int, encoders: int) -> list[Unit]:
@@ -96,7 +88,7 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
                 for unit in batch:
                     if unit.kind == "prepare":
                         write_lines(path / "shards" / f"{unit.id}.jsonl", shards_of(unit))
-                    folder.finish(unit, **NOTES.get(unit.kind, {}))
+                    folder.finish(unit)
             agenda.note(batch)
         else:
             agenda.is_stale = True
@@ -105,3 +97,23 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
     assert len(end.units()) == 3 * (1 + 10 + 6 + 2)
     assert {end.state(unit.id) for unit in end.units()} == {"done"}
     assert ready_by_looking_at_everything(path) == set()
+
+
+def test_a_worker_does_not_read_what_others_write_while_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = [Unit("evaluate", "d", str(number), {"preset": "uni"}) for number in range(20)]
+    folder = RoiRun.create(tmp_path, {}, units)
+    folder.finish(units[0])
+    (gone := tmp_path / "gone").touch()
+    folder.finish(units[1], files=[gone])
+    gone.unlink()
+    agenda, read = Agenda(other := RoiRun(folder.path)), []
+    assert agenda.left == 19  # what was there before is read, and counts with its files
+    for unit in units:
+        folder.finish(unit)
+    monkeypatch.setattr(run_folder, "read_note", lambda path: read.append(path))
+    agenda.refresh()
+    assert (agenda.left, read) == (0, [])
+    assert other.output(units[2].id) is None  # who needs the content reads it
+    assert len(read) == 1

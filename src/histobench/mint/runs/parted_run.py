@@ -63,11 +63,6 @@ class PartedRun(RunFolder):
         """One array with a task for each part; all options that were asked for apply, a GPU too."""
         return [JobArray(AGENTS, self.kinds, len(self.units()), on_device=True, is_shared=False)]
 
-    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
-        """A part that was played says what kept it from going on."""
-        problems = note.get("problems")
-        return isinstance(problems, list) and all(isinstance(text, str) for text in problems)
-
     def play_part(
         self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: OpenDisplay
     ) -> Played:

@@ -48,8 +48,6 @@ class EvaluationRequest:
     weights: str | None = None  # of the text tower, as for the extraction
     options: Options = field(default_factory=Options)
     split: SplitOfMany | None = None
-    #: Where few-shot settings may be that other processes have played.
-    played_in: Path | None = None
 
     @property
     def features(self) -> list[FeatureSet]:

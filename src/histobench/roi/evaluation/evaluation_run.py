@@ -73,7 +73,7 @@ def evaluate(
         if request.val is not None:
             check_pair(request.train, request.val)
     identity = _identity(request)
-    context = context_of(request)
+    context = Context(request, _classes(request), resolve_device(request.device))
     target = CLASS if request.test.target is None else request.test.target.kind
     known_by = _known_by(request, identity)
     rows: list[TaskRow] = []
@@ -133,18 +133,6 @@ def evaluate(
         failed,
         tuple(unchanged),
     )
-
-
-def context_of(request: EvaluationRequest) -> Context:
-    """What the tasks of an evaluation work with."""
-    return Context(request, _classes(request), resolve_device(request.device))
-
-
-def is_finished(request: EvaluationRequest, task: str) -> bool:
-    """Whether a task was finished with the same input."""
-    identity = _identity(request)
-    folder = place_of(request.results_dir, task, _known_by(request, identity))
-    return is_recorded(folder, task, task_digest(request, task, identity.fingerprint))
 
 
 def _written(

@@ -15,8 +15,7 @@ from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, FEW_SHOT, UNTRAINED, canonical_task
-from histobench.roi.units.few_shot_parts import episode_units, parts_of
+from histobench.roi.task_catalogue import DEFAULT_TASKS, UNTRAINED, canonical_task
 from histobench.roi.units.hashing import hash_units
 from histobench.roi.units.roi_run import REPORT
 from histobench.work.run_folder import Unit
@@ -162,23 +161,15 @@ def units_of(
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
         tasks = tasks_for(plan, datasets[entry.name])
-        parts = {
-            preset: parts_of(datasets[entry.name], preset, asdict(plan.options))
-            if FEW_SHOT in tasks and plan.target == CLASS
-            else []
-            for preset in plan.presets
-        }
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)
                 if not datasets[entry.name].splits.get("train"):
                     spec["untrained"] = True
                 needs = (features[encoder].id,)
-                for task in tasks:
-                    evaluate = Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs)
-                    episodes = episode_units(parts[preset] if task == FEW_SHOT else [], evaluate)
-                    waited = (*needs, *(unit.id for unit in episodes))
-                    units += [*episodes, replace(evaluate, needs=waited)]
+                units += [
+                    Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks
+                ]
                 given = _gives_folds(datasets[entry.name])
                 drawn = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
                 if drawn or given:

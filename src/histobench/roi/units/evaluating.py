@@ -15,15 +15,13 @@ from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.evaluation.context import rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
-from histobench.roi.evaluation.evaluation_run import context_of, evaluate, is_finished
-from histobench.roi.evaluation.few_shot_task import play
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.roi.options import Options
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.units.few_shot_parts import played_in
-from histobench.work.run_folder import RunFolder, Unit, kind_of
+from histobench.work.run_folder import RunFolder, Unit
 
 
 def evaluate_units(
@@ -32,8 +30,7 @@ def evaluate_units(
     """Tasks of one encoder, dataset and preset; `features` is the output of its feature files."""
     tasks = tuple(unit.spec["task"] for unit in units)
     job = folder.title(units[0])
-    played = played_in(folder) if any(kind_of(need) == "episodes" for need in units[0].needs) else None
-    request = _request(units[0], tasks, features, played)
+    request = _request(units[0], tasks, features)
     done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
     for unit, task in zip(units, tasks, strict=True):
         if task in done.failed:
@@ -50,15 +47,6 @@ def _write_intervals(unit: Unit, place: Path) -> None:
     """Intervals of what is stored at a place; who collects finds them."""
     if "n_bootstrap" in unit.spec and results_files(place):  # earlier versions left them to the end
         write_all_intervals(load_runs(place), unit.spec["n_bootstrap"])
-
-
-def play_episodes(folder: RunFolder, unit: Unit, features: Mapping[str, Any]) -> None:
-    """Play few-shot settings for the unit that evaluates, unless that has been done."""
-    task = unit.spec["task"]
-    request = _request(unit, (task,), features, played_in(folder))
-    settings = [(way, shot) for way, shot in unit.spec["settings"]]
-    files = [] if is_finished(request, task) else play(context_of(request), settings)
-    folder.finish(unit, files=files)
 
 
 def evaluate_splits(
@@ -84,9 +72,7 @@ def evaluate_splits(
     folder.finish(unit, splits=splits)
 
 
-def _request(
-    unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any], played: Path | None = None
-) -> EvaluationRequest:
+def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) -> EvaluationRequest:
     spec, files = unit.spec, features["extracted"]
     test = _features(files, "test")
     options = dict(spec["options"])
@@ -106,7 +92,6 @@ def _request(
         device=spec["device"],
         weights=spec["weights"],
         options=Options(**options),
-        played_in=played,
     )
 
 

@@ -4,66 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from histobench.core.files import names_in
 from histobench.core.progress import Progress
 from histobench.work.clusters import MOST_TASKS
-from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker, kind_of
+from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker
 
 #: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
-#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `episodes`
-#: plays some settings of a large few-shot evaluation; `evaluate` and `splits` are tasks on features;
-#: `compare` puts the encoders of one dataset and task side by side.
-KINDS = ("hash", "prepare", "shards", "features", "episodes", "evaluate", "splits", "compare")
+#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
+#: and `splits` are tasks on features; `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("hash", "prepare", "shards", "features", "evaluate", "splits", "compare")
 #: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
 REPORT = "report"
 #: What is done without a network; units of different encoders do not depend on each other.
-EVALUATING = ("features", "episodes", "evaluate", "splits", "compare")
+EVALUATING = ("features", "evaluate", "splits", "compare")
 #: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
 TASK_SECONDS = 15 * 60
 #: An evaluation of one task, about, for the size of the array.
 EVALUATION_SECONDS = 30.0
-
-#: What readers rely on in the output of a finished unit, by its kind: "*" stands for every key, and a key
-#: with "?" may be missing. Whoever can write to the folder may have written something else.
-_NUMBER = (int, float)
-_FEATURES = {
-    "extracted": {"*": {"path": str, "fingerprint": str}},
-    "computed": int,
-    "seconds": _NUMBER,
-    "device": str,
-}
-_PLANNED = {
-    "encoders": list,
-    "order": str,
-    "digest": str,
-    "device": str,
-    "device_kind": str,
-    "threads": int,
-    "unreadable": {"*": str},
-}
-_SHAPES: dict[str, dict[str, Any]] = {
-    "prepare": {"failures": {"*": str}, "?versions": dict},
-    "features": _FEATURES,
-    "shards": {"computed": {"*": int}, "seconds": {"*": _NUMBER}, "?not_staged": str},
-    "evaluate": {"outcome": str, "?reason": str},
-    "splits": {"splits": {"*": {"evaluated": list, "unchanged": list, "failed": {"*": str}}}},
-}
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    if not isinstance(shape, dict):
-        return isinstance(value, shape)
-    if not isinstance(value, dict):
-        return False
-    if "*" in shape:
-        return all(_fits(each, shape["*"]) for each in value.values())
-    return all(
-        _fits(value.get(key.lstrip("?")), each)
-        for key, each in shape.items()
-        if not key.startswith("?") or key[1:] in value
-    )
 
 
 class RoiRun(RunFolder):
@@ -88,8 +47,7 @@ class RoiRun(RunFolder):
         if unit.kind == "shards":
             return unit.kind, unit.spec["prepare"], json.dumps(unit.spec["encoders"])
         if unit.kind == "evaluate":
-            alone = unit.id if len(unit.needs) > 1 else ""  # it waits for more than the features
-            return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"], alone
+            return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"]
         return (unit.id,)
 
     def title(self, unit: Unit) -> str:
@@ -100,14 +58,6 @@ class RoiRun(RunFolder):
             return f"{title}: encoders compared by {unit.spec['task']}"
         return f"{title}: features" if unit.kind in ("hash", "prepare", "shards", "features") else title
 
-    def is_output(self, note: Mapping[str, Any], unit: str) -> bool:
-        """Whether the note has what readers of this kind of unit rely on."""
-        kind = kind_of(unit)
-        if kind == "prepare":  # all features were computed at once, or only planned
-            whole = {"extractions": {"*": _FEATURES}}
-            return _fits(note, _SHAPES[kind]) and _fits(note, whole if "extractions" in note else _PLANNED)
-        return _fits(note, _SHAPES.get(kind, {}))
-
     def forget_failures(self) -> int:
         """Let what failed be tried again; how many units that are."""
         self.refresh()
@@ -117,7 +67,8 @@ class RoiRun(RunFolder):
         for unit in self.units():  # what was made of the rest is made again with it
             if unit.kind in ("compare", REPORT) and not gone.isdisjoint(unit.needs):
                 gone.add(unit.id)
-        self.forget(gone)
+        listed = {name.removesuffix(".json") for name in names_in(self.part("outputs"), ".json")}
+        self.forget(gone | (listed - finished.keys()))  # and outputs whose files are gone
         return len(again)
 
     def steps(self) -> list[JobArray]:
@@ -130,7 +81,6 @@ class RoiRun(RunFolder):
         planning = sum(unit.kind == "prepare" for unit in units)
         computing = sum(unit.seconds or 0.0 for unit in units if unit.kind == "features")
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
-        evaluating += sum(unit.seconds or 0.0 for unit in units if unit.kind == "episodes")
         # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
         preparing = ("hash", "prepare") if hashing else ("prepare",)
         return [

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
-#: Where one of these fails, whoever waits for it does its work.
-HELPING = ("hash", "episodes")
-
-
 class WorkerStoppedError(Exception):
     """The worker was asked to stop; what it had finished is kept, and the unit is not done."""
 
@@ -92,7 +88,8 @@ class UnitWorker:
         """Whether it waits for something that failed; the failure itself is told there."""
         if unit.kind == "features":  # which tells of its own encoder alone
             return False
-        outputs = ((need, self.folder.output(need)) for need in unit.needs if kind_of(need) not in HELPING)
+        # Images whose hashing failed are hashed where the dataset is prepared.
+        outputs = ((need, self.folder.output(need)) for need in unit.needs if kind_of(need) != "hash")
         failed = [need for need, output in outputs if output is not None and output["state"] != DONE]
         # What is there is compared; with nothing of it there is nothing to be done.
         is_blocked = len(failed) == len(unit.needs) if unit.kind == "compare" else bool(failed)
@@ -107,7 +104,7 @@ class UnitWorker:
             hash_unit(self.folder, unit, self._progress)
             return
         from histobench.roi.units import comparing, extraction
-        from histobench.roi.units.evaluating import evaluate_splits, play_episodes
+        from histobench.roi.units.evaluating import evaluate_splits
 
         if unit.kind == "prepare":
             self.close()
@@ -121,12 +118,6 @@ class UnitWorker:
                 raise HistobenchError(str(output["reason"]))
             extraction.check_versions(output)
             extraction.write_feature_files(self.folder, unit, output, planning)
-        elif unit.kind == "episodes":
-            self._say(
-                f"{self.folder.title(unit)}: episodes of {len(unit.spec['settings'])} few-shot settings"
-            )
-            with self._as_planned(unit):
-                play_episodes(self.folder, unit, self._features_of(unit))
         elif unit.kind == "compare":
             self._say(self.folder.title(unit))
             with self._as_planned(unit):
