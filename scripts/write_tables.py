@@ -15,7 +15,7 @@ from histobench.core.files import write_text
 from histobench.core.records import markdown_rows, options_of
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import COLUMNS
-from histobench.roi.encoders.encoder_catalogue import markdown_table
+from histobench.roi.encoders.encoder_catalogue import license_table, markdown_table
 from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.metrics.metric_catalogue import CATALOGUE as METRICS
 from histobench.roi.options import DatasetEntry, plan_options
@@ -68,6 +68,7 @@ def columns() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "encoders": lambda: markdown_table(list_encoders()),
+    "licenses": lambda: license_table(list_encoders()),
     "metrics": metrics,
     "tasks": tasks,
     "columns": columns,

@@ -388,9 +388,9 @@ def choose_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--license",
         "--licence",
-        choices=["any", "commercial"],
+        choices=["any", "commercial", "commercial-or-unclear"],
         default="any",
-        help="commercial: only licenses that allow commercial use (default: any)",
+        help="commercial: only licenses that clearly allow commercial use (default: any)",
     )
     parser.add_argument("--max-params", metavar="N", help="most parameters of the image tower, such as 400M")
     parser.add_argument(

@@ -203,6 +203,7 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
         ("group", "in the table" if grouped else "not published"),
         ("columns", ", ".join(entry.site_columns) or "no site"),
         ("licence", entry.licence),
+        ("license read in", f"{entry.facts.license}, {entry.facts.date}"),
         ("access", entry.access),
         ("homepage", entry.homepage),
         ("cite", entry.citation),

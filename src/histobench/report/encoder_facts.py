@@ -36,7 +36,7 @@ def _facts(name: str) -> dict[str, Any]:
         "name": name,
         "title": spec.title,
         "licence": spec.licence,
-        "terms": licence_terms(spec.licence),
+        "terms": licence_terms(spec.licence, spec.facts.commercial if spec.facts else ""),
         "gated": spec.source.gated,
         "page": spec.source.page,
         "dim": spec.dim,
@@ -49,15 +49,19 @@ def _facts(name: str) -> dict[str, Any]:
     }
 
 
-def licence_terms(licence: str) -> str:
-    """One of `open`, `non-commercial`, `restricted`, `unknown`.
+def licence_terms(licence: str, commercial: str = "") -> str:
+    """One of `open`, `non-commercial`, `restricted`, `unknown`; `commercial` is what the zoo knows of it.
 
     >>> [licence_terms(text) for text in ("MIT", "CC-BY-NC-4.0", "GenBio AI License", "unstated")]
     ['open', 'non-commercial', 'restricted', 'unknown']
     """
     if not licence or licence == "unstated":
         return "unknown"
+    if commercial == "unclear":
+        return "restricted"
     if _NOT_COMMERCIAL.search(licence):
+        return "non-commercial"
+    if commercial == "restricted":
         return "non-commercial"
     return "open" if _OPEN.match(licence) and " " not in licence else "restricted"
 

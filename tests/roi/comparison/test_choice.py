@@ -177,6 +177,16 @@ FOLDERS: dict[str, tuple[dict[str, dict[str, float]], dict[str, Any], list[str],
         {"set0": {"uni_v1": GOOD, "uni_v2": POOR}}, {"license": "commercial"},
         ["0 of 2 meet them. No encoder is left to choose from"], ["best", "better", "95%"], set(),
     ),
+    "authors who restrict an open license": (
+        {"set0": {"keep": GOOD, "retccl": POOR, "plip": POOR}}, {"license": "commercial"},
+        ["1 of 3 meets them", "retccl: GPL-3.0, but its authors allow non-commercial academic use only",
+         "plip: MIT, but its author announced a non-commercial license"],
+        ["best", "better", "95%"], set(),
+    ),
+    "unclear licenses where they are asked for": (
+        {"set0": {"keep": GOOD, "retccl": POOR, "plip": POOR}}, {"license": "commercial-or-unclear"},
+        ["2 of 3 meet them", "Excluded: retccl"], ["Excluded: plip"], {"keep"},
+    ),
     "the size leaves two": (
         {"set0": {"keep": GOOD, "plip": POOR, "uni_v2": GOOD}}, {"max_params": 400_000_000},
         ["at most 400M parameters (image tower); 2 of 3 meet them", "is better than plip",
@@ -205,11 +215,11 @@ FOLDERS: dict[str, tuple[dict[str, dict[str, float]], dict[str, Any], list[str],
         ["every other"], {"keep"},
     ),
     "one candidate left on the second dataset": (
-        {"set0": {"keep": GOOD, "plip": POOR, "uni_v1": POOR}, "set1": {"keep": GOOD, "uni_v1": POOR}},
+        {"set0": {"keep": GOOD, "biomedclip": POOR, "uni_v1": POOR}, "set1": {"keep": GOOD, "uni_v1": POOR}},
         {"license": "commercial"},
-        ["On set0 (Linear-Probe", "keep (0.", "is better than plip",
+        ["On set0 (Linear-Probe", "keep (0.", "is better than biomedclip",
          "On set1 nothing was compared: keep is the only encoder there",
-         "plip was not run on set1: `histobench run --data set1 --models plip --tasks Linear-Probe"],
+         "biomedclip was not run on set1: `histobench run --data set1 --models biomedclip --tasks Linear"],
         ["2 datasets", "every other"], {"keep"},
     ),
     "a run is missing": (
@@ -293,10 +303,12 @@ def test_bounds_that_cannot_be_meant_are_refused(bounds: dict[str, Any], message
 
 def test_every_license_of_the_zoo_is_judged_with_a_reason() -> None:
     for spec in list_encoders():
-        allowed, said = commercial_use(spec.licence)
-        assert allowed or said
+        assert spec.facts is not None
+        use, said = commercial_use(spec.licence, spec.facts)
+        assert use == spec.facts.commercial, spec.name
+        assert (use == "allowed") == (not said)
         if "NC" in spec.licence or "non-commercial" in spec.licence:
-            assert not allowed
+            assert use != "allowed"
     assert read_params("1.1B") == 1_100_000_000
     with pytest.raises(HistobenchError, match="not one of"):
         Conditions(license="free")

@@ -290,17 +290,6 @@ def test_files_by_form_come_from_a_mirror_too(
         assert get(name, pause=0.01).table.exists()
 
 
-def test_a_dataset_whose_images_cannot_be_listed_says_why(
-    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = data_home / "gleason-arvaniti" / "downloads"
-    folder.mkdir(parents=True)
-    for name in ("ZT76_39_A.tar.gz", "Gleason_masks_train.tar.gz"):
-        (folder / name).write_bytes(tar_of({"a.png": png()}, "w:gz"))
-    with pytest.raises(HistobenchError, match=r"cannot be listed: the patches must be cut .* Make a CSV"):
-        get("gleason-arvaniti")
-
-
 def test_groups_and_sites_come_with_the_table(
     server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,23 +475,20 @@ def test_a_folder_of_the_users_is_not_removed_with_the_dataset(
 
 
 def test_entries_say_what_their_sources_say() -> None:
-    """Nine sets were missing; two entries carried another record's title and another scan's resolution."""
+    """Two entries had another record's title and another scan's resolution."""
     entries = catalogue.all_datasets()
-    late = {"plism", "sicapv2", "lc25000-lung", "gleason-arvaniti", "spider-skin", "hicervix", "ocelot"}
-    late |= {"crowd-gleason", "skin-kriegsmann"}
-    assert late <= set(entries)
     assert "3832231" in entries["tcga-crc-dx-msi"].citation
     assert entries["break-his"].image["mpp_40x"] == 0.49
 
 
 def test_every_entry_is_complete() -> None:
-    assert len(catalogue.all_datasets()) >= 41
+    assert len(catalogue.all_datasets()) >= 33
     for entry in catalogue.all_datasets().values():
         assert entry.citation
         assert entry.homepage.startswith("https://")
         assert len(set(entry.classes)) == len(entry.classes)
-        assert len(entry.classes) >= 2 or entry.unlisted
-        assert bool(entry.layout) != bool(entry.unlisted)
+        assert len(entry.classes) >= 2
+        assert entry.layout
         assert entry.access == "form" or all(file.url for file in entry.files), entry.name
         for file in entry.files:
             assert file.md5 is None or len(file.md5) == 32

@@ -18,7 +18,7 @@ from histobench.roi.comparison.selection import by_dataset, distinct_names, sele
 from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
-from histobench.roi.encoders.encoder_spec import EncoderSpec
+from histobench.roi.encoders.encoder_spec import EncoderSpec, Facts
 from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.encoders.registry import find_spec
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
@@ -28,7 +28,8 @@ from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import PATIENT
 
-LICENSES = ("any", "commercial")
+#: `commercial-or-unclear` also takes encoders whose authors or licenses do not say clearly what is allowed.
+LICENSES = ("any", "commercial", "commercial-or-unclear")
 #: In a results folder; the report shows it.
 CHOICE_FILE = "choice.json"
 #: In a results folder: how each dataset was read.
@@ -74,8 +75,9 @@ class Conditions:
 
     def words(self) -> str:
         said = []
-        if self.license == "commercial":
-            said.append("a license that allows commercial use")
+        if self.license != "any":
+            unclear = " or is unclear about it" if self.license != "commercial" else ""
+            said.append(f"a license that allows commercial use{unclear}")
         if self.max_params is not None:
             said.append(f"at most {shown_params(self.max_params)} parameters (image tower)")
         if self.min_robustness is not None:
@@ -249,23 +251,25 @@ def _patient_task(
     return PATIENT, setting or next((name for name in PATIENT_METHODS if name in methods), None)
 
 
-def commercial_use(licence: str) -> tuple[bool, str]:
-    """Whether a license allows commercial use, and what to say about it.
+def commercial_use(licence: str, facts: Facts | None = None) -> tuple[str, str]:
+    """Whether a license allows commercial use (allowed, restricted or unclear), and why not.
 
     >>> commercial_use("MIT")
-    (True, '')
+    ('allowed', '')
     >>> commercial_use("CC-BY-NC-ND-4.0")
-    (False, 'CC-BY-NC-ND-4.0 does not allow commercial use')
-    >>> commercial_use("Health AI Developer Foundations terms of use")[0]
-    False
+    ('restricted', 'CC-BY-NC-ND-4.0 does not allow commercial use')
+    >>> commercial_use("Some terms of use")
+    ('unclear', 'Some terms of use has terms of its own: read them')
     """
+    if facts is not None and facts.why:
+        return facts.commercial, f"{licence}, but {facts.why}"
     if licence in COMMERCIAL:
-        return True, COMMERCIAL[licence]
+        return "allowed", ""
     if _NONCOMMERCIAL.search(licence):
-        return False, f"{licence} does not allow commercial use"
+        return "restricted", f"{licence} does not allow commercial use"
     if licence in ("", "unstated", "unknown", "not stated"):
-        return False, "its license is not known"
-    return False, f"{licence} has terms of its own: read them"
+        return "unclear", "its license is not known"
+    return "unclear", f"{licence} has terms of its own: read them"
 
 
 def shown_params(count: int | None) -> str:
@@ -297,8 +301,12 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
     known = [cost for cost in costs if cost is not None]
     params = sum(cost.params for cost in known) if len(known) == len(costs) else None
     why = []
-    if conditions.license == "commercial":
-        why += [said for licence in licenses for allowed, said in (commercial_use(licence),) if not allowed]
+    if conditions.license != "any":
+        enough = ("allowed",) if conditions.license == "commercial" else ("allowed", "unclear")
+        uses = [
+            commercial_use(spec.licence, spec.facts) if spec else commercial_use("unknown") for spec in specs
+        ]
+        why += [said for use, said in uses if use not in enough]
     if conditions.max_params is not None:
         if params is None:
             why.append("its number of parameters is not known")

@@ -82,10 +82,11 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         "microns per pixel": f"{spec.mpp:g}" if spec.mpp else "",
         "precision": spec.precision,
         "weights": _origin(spec),
-        "revision": source.revision,
-        "sha256": source.sha256,
+        "revision": source.revision or ("not pinned" if source.kind == "hub" else ""),
+        "sha256": source.sha256 or ("not pinned" if source.kind in ("hub", "url", "by_hand") else ""),
         "on this machine": _where(spec, weights),
         "licence": spec.licence,
+        **_sources(spec),
         "cite": f"{spec.reference} [{spec.citation}]" if spec.citation else "",
         "notes": spec.notes,
         "not confirmed": spec.unconfirmed,
@@ -93,6 +94,32 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
     }
     page = {key: value for key, value in facts.items() if value != ""}
     return page | {"how to get the weights": weights_steps(spec)}
+
+
+def license_table(specs: Iterable[EncoderSpec]) -> str:
+    """Every license with what it says of commercial use, its source, and when that was read."""
+    lines = ["| license | commercial use | encoders | read in | date |", "|---|---|---|---|---|"]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for spec in specs:
+        if spec.facts:
+            use = f"{spec.facts.commercial}: {spec.facts.why}" if spec.facts.why else spec.facts.commercial
+            rows.setdefault((spec.licence, use, spec.facts.license, spec.facts.date), []).append(spec.name)
+    for (licence, use, source, date), names in sorted(rows.items()):
+        lines.append(
+            f"| {licence} | {use} | {', '.join(f'`{name}`' for name in names)} | {source} | {date} |"
+        )
+    return "\n".join(lines)
+
+
+def _sources(spec: EncoderSpec) -> dict[str, str]:
+    facts = spec.facts
+    if facts is None:
+        return {}
+    return {
+        "commercial use": f"{facts.commercial}: {facts.why}" if facts.why else facts.commercial,
+        "license read in": f"{facts.license}, {facts.date}",
+        "numbers read in": f"{'; '.join(facts.build)}, {facts.date}",
+    }
 
 
 def weights_steps(spec: EncoderSpec) -> list[str]:
@@ -135,7 +162,7 @@ def _pins(spec: EncoderSpec) -> str:
     if source.kind in ("seed", "project") or (source.kind != "hub" and source.sha256):
         return "yes"
     found = [name for name, value in (("revision", source.revision), ("sha256", source.sha256)) if value]
-    return {0: "no", 1: f"{found[0]} only" if found else "", 2: "yes"}[len(found)]
+    return {0: "not pinned", 1: f"{found[0]} only" if found else "", 2: "yes"}[len(found)]
 
 
 def _sizes(spec: EncoderSpec) -> str:

@@ -21,6 +21,7 @@ SOURCES = ("hub", "url", "by_hand", "package", "project", "seed")
 #: points slightly. `origin`: as the code whose tensor names the file has.
 POSITIONS = ("plain", "timm", "dino", "origin")
 SIZE_RULES = ("fixed", "patch", "any")
+COMMERCIAL_USE = ("allowed", "restricted", "unclear")
 #: What becomes of an image that is not square: its centre is cut out, or it is squeezed into a square.
 FITS = ("crop", "squash")
 
@@ -100,6 +101,20 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """Where the facts of an entry were read, and when; what the license says of commercial use."""
+
+    date: str
+    commercial: str = field(metadata={"words": COMMERCIAL_USE})
+    #: Where the license was read.
+    license: str
+    #: Independent sources of the numbers that change features.
+    build: tuple[str, ...]
+    #: Why commercial use is restricted or unclear, where the name of the license does not say it.
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class EncoderSpec:
     """One encoder of the zoo, in one of its outputs."""
 
@@ -131,6 +146,7 @@ class EncoderSpec:
     #: What could not be confirmed at the source: a reason to look twice at its results.
     unconfirmed: str = ""
     cost: Cost | None = None
+    facts: Facts | None = None
     #: Name of the chosen output; empty for the default one.
     output: str = ""
 

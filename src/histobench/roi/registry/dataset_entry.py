@@ -66,6 +66,14 @@ class PeerSplit:
 
 
 @dataclass(frozen=True)
+class DatasetFacts:
+    """Where the license of a dataset was read, and when."""
+
+    date: str
+    license: str
+
+
+@dataclass(frozen=True)
 class PublicDataset:
     """An entry of `datasets.yaml`."""
 
@@ -74,6 +82,7 @@ class PublicDataset:
     task: str
     organ: str
     licence: str
+    facts: DatasetFacts
     access: str = field(metadata={"words": ACCESS})
     homepage: str
     citation: str
@@ -90,7 +99,6 @@ class PublicDataset:
     renamed: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
     recommended: str | None = None  # the published split that is meant where none is asked for
-    unlisted: str | None = None  # why the images cannot be listed, though the files are known
     instructions: str | None = None
     unconfirmed: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
@@ -144,8 +152,8 @@ def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
     """The entry from its YAML; an unknown or wrong key is an error that names it."""
     where = f"dataset registry, {name}"
     entry = read_fields(PublicDataset, raw, where, name=name)
-    if not entry.layout and not entry.unlisted:
-        raise HistobenchError(f"{where}: no layout, and `unlisted` does not say why")
+    if not entry.layout:
+        raise HistobenchError(f"{where}: no layout, so its images cannot be listed")
     if entry.recommended and entry.recommended not in entry.splits:
         raise HistobenchError(f"{where}: the recommended split is none of its splits")
     for rule in entry.layout:

@@ -93,11 +93,6 @@ def _install(entry: PublicDataset, folder: Path, fetcher: Fetcher) -> None:
     else:
         wanted = [file for file in entry.files if file.url or (downloads / file.name).exists()]
         fetched = fetcher.fetch_all(wanted)
-    if entry.unlisted:
-        raise HistobenchError(
-            f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed:"
-            f" {entry.unlisted}. Make a CSV of them (image_path, label, split, group) and use it as the data"
-        )
     rows = read_rows(entry, folder)
     notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]
     write_text(
