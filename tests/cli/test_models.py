@@ -116,7 +116,11 @@ def test_the_table_shows_what_is_not_pinned_and_a_page_what_is_not_confirmed(
 ) -> None:
     assert main(["models", "--json"]) == 0
     pinned = {row["name"]: row["pinned"] for row in json.loads(capsys.readouterr().out)}
-    assert (pinned["uni_v1"], pinned["dinov2-b"], pinned["prost40m"]) == ("yes", "revision only", "no")
+    assert (pinned["uni_v1"], pinned["dinov2-b"], pinned["prost40m"]) == (
+        "yes",
+        "revision only",
+        "not pinned",
+    )
     assert pinned["lunit-bt"] == pinned["random-vit"] == "yes"
     assert main(["models", "show", "lunit-bt"]) == 0
     assert "not confirmed" in capsys.readouterr().out

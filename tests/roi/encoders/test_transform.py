@@ -59,6 +59,8 @@ def test_encoders_squash_where_their_authors_do() -> None:
         "dinov3-s",
         "dinov3-b",
         "dinov3-l",
+        "dinov3-s-plus",
+        "dinov3-h-plus",
         "medsiglip",  # a SigLIP processor of transformers: height and width
         "gpfm",  # Resize((224, 224)) in the authors' code
         "genbio-pathfm",
