@@ -145,6 +145,14 @@ def test_nothing_that_describes_an_agent_shows_a_password() -> None:
     assert spec.base_url == "https://user:opensesame@host/v1?api_key=querysecret"
 
 
-def test_half_an_address_is_explained() -> None:
-    with pytest.raises(HistobenchError, match="not a valid address"):
-        parse_agent("openai:m@http://[/v1")
+@pytest.mark.parametrize("url", ["http://[/v1", "http://me:open/sesame@h/v1", "http://me:1?sesame@h/v1"])
+def test_a_wrong_address_is_explained_and_not_repeated(url: str) -> None:
+    with pytest.raises(HistobenchError, match="not a valid address") as caught:
+        parse_agent(f"openai:m@{url}")
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_wrong_agent_is_repeated_without_its_password() -> None:
+    with pytest.raises(HistobenchError, match="unknown agent") as caught:
+        parse_agent("opnai:m@https://me:opensesame@h/v1")
+    assert "opensesame" not in str(caught.value)

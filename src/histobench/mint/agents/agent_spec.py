@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from histobench.core.address import has_credentials, split_address, without_credentials
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.redaction import redact, remember_credentials, remember_secret
+from histobench.core.redaction import (
+    has_credentials,
+    redact,
+    remember_credentials,
+    remember_secret,
+    without_credentials,
+)
 
 #: Add a provider here: kind -> (default address, environment variables of its key). A new request format is a
 #: class in `providers`.
@@ -28,6 +33,8 @@ PLAIN_HTTP = "HISTOBENCH_KEY_OVER_HTTP"
 OTHERS = ("local", "replay", "human")
 #: A user and a password behind the @: an address without a scheme, and no part of a model's name.
 _PASSWORD = re.compile(r"@[^@\s]*:[^@\s]*@|@[\w.-]+:\d+(?:/|$)")
+#: A password that holds a character with a meaning in addresses.
+_SPECIAL = re.compile(r"https?://[^/?#@]*:[^@]*[/?#].*@")
 EXAMPLES = (
     "openai:gpt-4o-mini, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, replay:FILE, human"
 )
@@ -99,6 +106,8 @@ def parse_agent(text: str) -> AgentSpec:
     >>> str(parse_agent("anthropic:some-model"))
     'anthropic:some-model'
     """
+    for url in re.split(r"[@,](?=https?://)", text)[1:]:
+        remember_credentials(url)  # before any message repeats them
     kind, colon, rest = text.strip().partition(":")
     known = (*PROVIDERS, *OTHERS)
     if kind not in known:
@@ -127,15 +136,10 @@ def parse_agent(text: str) -> AgentSpec:
         raise HistobenchError(f"{redact(text)!r} names no address; write {kind}:MODEL@http://host/v1")
     base_url, *others = re.split(r",(?=https?://)", base_url)
     for url in (base_url, *others):
-        if not _is_address(url):
+        if not _is_address(url):  # not repeated: it may hold a password
             raise HistobenchError(
-                f"{without_credentials(url)!r} is not a valid address; write {kind}:MODEL@http://host/v1"
-            )
-        remember_credentials(url)
-        if re.search(r"[/?#]", split_address(url).user):
-            raise HistobenchError(
-                f"the password in {without_credentials(url)} contains a character that is special in "
-                "addresses; write %2F for /, %3F for ?, %23 for #, %40 for @"
+                f"{kind}:{model}@ADDRESS: not a valid address; write http://host/v1, and in a password %2F "
+                "for /, %3F for ?, %23 for #, %40 for @"
             )
     return AgentSpec(kind, model, base_url, tuple(others))
 
@@ -153,7 +157,7 @@ def _key(variable: str) -> str | None:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and not _SPECIAL.match(url)
     except ValueError:  # half a bracket, as in http://[/v1
         return False
 

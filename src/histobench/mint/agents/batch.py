@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from histobench.core.address import joined
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, read_plain, read_plain_text, write_text
 from histobench.core.plain_data import parse_json
-from histobench.core.redaction import redact
+from histobench.core.redaction import joined, redact
 from histobench.mint.agents.client import Bill, Endpoint, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
 from histobench.mint.agents.provenance import with_receipt

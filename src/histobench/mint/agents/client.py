@@ -13,9 +13,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from histobench.core.address import address_identity
 from histobench.core.http import PASSING, RetryPolicy, retry_after
-from histobench.core.redaction import redact, redact_speech
+from histobench.core.redaction import address_identity, redact, redact_speech
 from histobench.mint.agents.answer_cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     FILTERED,

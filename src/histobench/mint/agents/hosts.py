@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from histobench.core.address import without_credentials
+from histobench.core.redaction import without_credentials
 from histobench.mint.agents.providers.provider import Capabilities, ProviderAPI
 from histobench.mint.agents.rate_limits import RateLimiter, RateLimits
 

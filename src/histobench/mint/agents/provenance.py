@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
+from histobench.core.redaction import without_credentials
 from histobench.mint.agents.completion import Completion, Receipt, Sampling
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.provider import Capabilities, ProviderAPI, Question, Request

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from histobench.core.address import without_credentials
 from histobench.core.claim import STALE
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.progress import Progress
+from histobench.core.redaction import without_credentials
 from histobench.mint.agents.agent_spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter

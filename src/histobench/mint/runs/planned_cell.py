@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain
+from histobench.core.redaction import without_credentials
 from histobench.core.version import __version__
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from histobench.core.address import joined
+from histobench.core.redaction import joined
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from histobench.core.address import joined
+from histobench.core.redaction import joined
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, Usage, whole_characters
 from histobench.mint.agents.providers.provider import (
     Capabilities,
