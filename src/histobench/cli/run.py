@@ -127,7 +127,6 @@ def carry_out(
         engine=engine,
         retry_failed=retry_failed,
         keep_going=keep_going,
-        details=verbose,
     )
     if not done.outcome.finished:
         console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}", soft_wrap=True)
@@ -143,9 +142,8 @@ def run_and_watch(
     engine: Engine | None = None,
     retry_failed: bool = False,
     keep_going: bool = False,
-    details: bool = False,
 ) -> BenchmarkOutcome:
-    """Run a plan and show what it is doing; `details` also gives what was compared long ago."""
+    """Run a plan and show what it is doing."""
     from histobench.cli.extract import display
     from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
@@ -163,7 +161,6 @@ def run_and_watch(
                 after_extraction=busy.start,
             ),
             heading=heading,
-            details=details,
         )
 
 
@@ -179,7 +176,7 @@ def print_outcome(
     outcome = done.outcome
     if verbose:
         _print_details(done, console)
-    shown = done.shown or tables_shown(done)
+    shown = tables_shown(done)
     found, hidden = shown.overviews, shown.hidden
     for line in outcome.splits:
         console.print(line, soft_wrap=True)

@@ -1,11 +1,7 @@
-"""A run with nothing left to do computes nothing, and anything that its results depend on is noticed."""
+"""A repeated run evaluates only what is missing or was computed from something else."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +13,9 @@ import pytest
 from PIL import Image
 
 from builders import MEAN_ENCODER
-from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.options import Plan
-from histobench.roi.plan import plan_outcome
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.summary import Wanted
 from histobench.roi.plan.whole_benchmark import run_benchmark
@@ -32,7 +26,6 @@ LABELS = [0, 1, 2] * 8
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(plan_outcome, "SETTLED_NS", -1)  # the files of a test are a moment old
 
 
 @pytest.fixture
@@ -56,46 +49,12 @@ def plan(tmp_path: Path) -> Plan:
     return plan_from(values, where="test", base=tmp_path)
 
 
-def is_repeated(plan: Plan) -> bool:
-    """Whether a run only gives the outcome of the one before; if not, it compares anew."""
+def counts(plan: Plan) -> tuple[int, int]:
+    """Run the plan; how many tasks were evaluated, and how many were done before."""
     done = run_benchmark(plan)
-    assert done.shown is not None
-    assert done.outcome.has_results
-    return not done.comparisons
-
-
-@pytest.mark.slow
-def test_a_finished_run_shows_the_same_and_imports_no_torch(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = run_benchmark(plan)
-    assert (first.outcome.evaluated, first.outcome.unchanged) == (4, 0)
-    again = run_benchmark(plan)
-    assert (again.outcome.evaluated, again.outcome.unchanged) == (0, 4)
-    assert (again.shown, again.summary) == (first.shown, first.summary)
-    assert not again.comparisons
-    assert len(list((plan.results / "work/runs").iterdir())) == 1
-    # Of the command line: another plan (paths), so that its first run is a whole one.
-    arguments = ["run", "--data", "set.csv", "--features", "one=one.npz,uni_v1=uni_v1.npz", "--tasks", "KNN"]
-    arguments += ["--n_neighbors", "3", "--device", "cpu"]
-    monkeypatch.chdir(tmp_path)
-    summary = plan.results / "summary.md"
-    before = summary.stat().st_mtime_ns
-    capsys.readouterr()
-    assert main(arguments) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert any("one@elsewhere" in line for line in said)
-    written = summary.stat().st_mtime_ns
-    assert written > before
-    code = (
-        "import sys\nfrom histobench.roi.plan import plan_outcome\nfrom histobench.cli.main import main\n"
-        "plan_outcome.SETTLED_NS = -1\n"
-        "main(sys.argv[1:])\nprint('torch' in sys.modules, 'scipy' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, *arguments]
-    again_said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert again_said == [*said, "False False"]
-    assert summary.stat().st_mtime_ns == written
+    assert done.comparisons
+    assert not done.outcome.failures
+    return done.outcome.evaluated, done.outcome.unchanged
 
 
 def _relabel(folder: Path) -> None:
@@ -104,64 +63,34 @@ def _relabel(folder: Path) -> None:
 
 
 def _other_features(folder: Path) -> None:
-    stat = (folder / "one.npz").stat()
-    content = bytearray((folder / "one.npz").read_bytes())
     with np.load(folder / "one.npz") as stored:
         np.savez(folder / "one.npz", features=stored["features"] * 2, img_names=stored["img_names"])
-    assert (folder / "one.npz").stat().st_size == len(content)
-    os.utime(folder / "one.npz", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a copy keeps its time
 
 
-def _a_result(folder: Path) -> Path:
-    return next((folder / "results").rglob("KNN_complete_results.json"))
-
-
-CHANGES: dict[str, Callable[[Path], None]] = {
-    "label": _relabel,
-    "features": _other_features,
-    "a result is gone": lambda folder: _a_result(folder).unlink(),
-    "a result was touched": lambda folder: os.utime(_a_result(folder)),
-    "the summary is gone": lambda folder: (folder / "results/summary.md").unlink(),
-    "another result": lambda folder: (folder / "results/set/more.txt").write_text("x"),
+CHANGES: dict[str, tuple[Callable[[Path], None], int]] = {
+    "nothing": (lambda folder: None, 0),
+    "a record of an earlier version": (lambda folder: (folder / "results/work/finished.zip").touch(), 0),
+    "the summary is gone": (lambda folder: (folder / "results/summary.md").unlink(), 0),
+    "a result is gone": (
+        lambda folder: next((folder / "results").rglob("KNN_complete_results.json")).unlink(),
+        1,
+    ),
+    "features": (_other_features, 2),
+    "label": (_relabel, 4),
 }
 
 
 @pytest.mark.slow
-def test_a_change_is_noticed(plan: Plan, tmp_path: Path) -> None:
-    assert not is_repeated(plan)
-    assert is_repeated(plan)
-    for what, change in CHANGES.items():
+def test_only_what_changed_is_evaluated_again(plan: Plan, tmp_path: Path) -> None:
+    assert counts(plan) == (4, 0)
+    summary = (plan.results / "summary.md").read_text()
+    for what, (change, n_evaluated) in CHANGES.items():
         change(tmp_path)
-        assert not is_repeated(plan), what
-        assert is_repeated(plan), what
-
-
-@pytest.mark.slow
-def test_another_plan_code_or_machine_is_noticed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_repeated(plan)
-    assert not is_repeated(replace(plan, options=replace(plan.options, n_neighbors=4)))
-    assert not is_repeated(plan)
-    assert is_repeated(plan)
-    assert run_benchmark(plan, details=True).comparisons
-    assert run_benchmark(plan, retry_failed=True).comparisons
-    assert is_repeated(plan)
-    with monkeypatch.context() as other:
-        other.setattr("socket.gethostname", lambda: "elsewhere")
-        assert not is_repeated(plan)
-    with monkeypatch.context() as other:
-        other.setattr("histobench.roi.features.fingerprint.installed_version", lambda package: "0")
-        assert not is_repeated(plan)
-    for options in ({"recheck": 3}, {"no_cache": True}):
-        asked = replace(plan, settings=replace(plan.settings, **options))
-        assert not is_repeated(asked)
-        assert not is_repeated(asked)
-
-
-@pytest.mark.slow
-def test_a_file_that_was_just_written_is_not_trusted(plan: Plan, tmp_path: Path) -> None:
-    os.utime(tmp_path / "set.csv", (time.time() + 3600,) * 2)
-    assert not is_repeated(plan)
-    assert not is_repeated(plan)
+        assert counts(plan) == (n_evaluated, 4 - n_evaluated), what
+        if not n_evaluated:
+            assert (plan.results / "summary.md").read_text() == summary, what
+    other = replace(plan, options=replace(plan.options, n_neighbors=4))
+    assert counts(other) == (4, 0)
 
 
 def _tiles(folder: Path, count: int = 8) -> None:
@@ -183,29 +112,6 @@ def _images_plan(folder: Path, encoder: str) -> Plan:
 
 
 @pytest.mark.slow
-def test_a_listed_encoder_is_not_built_and_images_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = _images_plan(tmp_path, "tiny-vl")
-    assert not is_repeated(plan)
-    with monkeypatch.context() as without:
-        without.setattr("histobench.roi.encoders.registry.create_encoder", None)
-        assert is_repeated(plan)
-    image = tmp_path / "tiles/train/a/traina0.png"
-    stat, size = image.stat(), image.stat().st_size
-    image.write_bytes(image.read_bytes()[:-1] + b"\0")
-    os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert image.stat().st_size == size
-    assert not is_repeated(plan)
-    assert is_repeated(plan)
-    Image.new("RGB", (16, 16)).save(tmp_path / "tiles/train/b/new.png")
-    assert not is_repeated(plan)
-    (tmp_path / "tiles/train/b/new.png").unlink()
-    assert not is_repeated(plan)
-    assert is_repeated(plan)
-
-
-@pytest.mark.slow
 def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +128,7 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
 
     monkeypatch.setattr(extract, "compare_again", counted)
     for count in (0, 1, 2):
-        assert not is_repeated(plan)
+        run_benchmark(plan)
         assert len(compared) == count
     assert compared[0] == 31  # of 32 images: a change of 1 % is found with a chance of 95 %
 

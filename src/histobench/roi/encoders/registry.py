@@ -62,17 +62,6 @@ def find_spec(name: str) -> EncoderSpec | None:
     return spec.with_output(output) if spec is not None and output else spec
 
 
-def listed_specs(names: Iterable[str]) -> list[EncoderSpec | None]:
-    """The zoo entries of encoders whose code is this package's; None for the user's own and for plug-ins."""
-    others = {*_REGISTERED, *_plug_ins()}
-
-    def spec_of(name: str) -> EncoderSpec | None:
-        is_other = names_a_file(name) or names_a_model(name) or name in others
-        return None if is_other else find_spec(name)
-
-    return [spec_of(name) for name in names]
-
-
 def register_encoder(name: str) -> Callable[[Factory], Factory]:
     """Class decorator: makes a `BasePatchEncoder` known under `name`."""
 

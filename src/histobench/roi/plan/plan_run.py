@@ -35,13 +35,13 @@ from histobench.work.run_folder import DONE, FAILED
 log = logging.getLogger(__name__)
 
 
-def load_datasets(plan: Plan, known: Mapping[str, RoiDataset] | None = None) -> dict[str, RoiDataset]:
-    """Read every dataset of the plan that is not `known`, before anything expensive starts."""
-    return {entry.name: _checked(plan, entry, (known or {}).get(entry.name)) for entry in plan.datasets}
+def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
+    """Read every dataset of the plan, before anything expensive starts."""
+    return {entry.name: _checked(plan, entry) for entry in plan.datasets}
 
 
-def _checked(plan: Plan, entry: DatasetEntry, known: RoiDataset | None) -> RoiDataset:
-    dataset = DatasetSource.of(entry, plan).load() if known is None else known
+def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
+    dataset = DatasetSource.of(entry, plan).load()
     tasks = tasks_for(plan, dataset)
     over_splits = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
     untrained = set(tasks) <= set(UNTRAINED) and not over_splits
@@ -83,13 +83,11 @@ def run_plan(
     display: Display | None = None,
     retry_failed: bool = False,
     keep_going: bool = False,
-    datasets: Mapping[str, RoiDataset] | None = None,
 ) -> PlanOutcome:
     """Extract what is missing, then evaluate what is missing; failures are collected.
 
     With `retry_failed` the run that was begun last goes on: what failed in it, and what it has not done.
     An encoder that cannot be made is an error before any work; with `keep_going` the others are run.
-    `datasets` have been read already.
     """
     engine = engine or LocalEngine()
     loaded: dict[str, RoiDataset] = {}
@@ -104,7 +102,7 @@ def run_plan(
     if retry_failed:
         folder = _last_run(plan, values)
     else:
-        loaded = load_datasets(plan, datasets)
+        loaded = load_datasets(plan)
         check_prompts(plan, loaded)
         check_patients(plan, loaded)
         write_dataset_notes(plan)

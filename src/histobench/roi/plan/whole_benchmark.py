@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from histobench.roi.plan.plan_outcome import (
-    BenchmarkOutcome,
-    PlanOutcome,
-    Shown,
-    finished_before,
-    inputs_of,
-    note_finished,
-)
+from histobench.roi.plan.plan_outcome import BenchmarkOutcome, PlanOutcome, Shown
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.splits_compared import SplitTable
     from histobench.roi.options import Plan
     from histobench.work.engines import Display, Engine
-
-# What a run with work to do needs is imported when it begins: seeing that all is done takes less time.
 
 
 def run_benchmark(
@@ -31,20 +21,12 @@ def run_benchmark(
     retry_failed: bool = False,
     keep_going: bool = False,
     heading: str = "Summary",
-    details: bool = False,
 ) -> BenchmarkOutcome:
     """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
 
     `display` is told what is being done; `engine` does it (this process, unless another is given). With
-    `keep_going` encoders that cannot be made are left out; else nothing is begun. Where the last run left
-    nothing to do and all that it depends on is as it was, its outcome is given again, without the comparisons
-    unless `details` asks for them.
+    `keep_going` encoders that cannot be made are left out; else nothing is begun.
     """
-    name = "local" if engine is None else engine.name
-    before = None if retry_failed or details else finished_before(plan, name, heading)
-    if before is not None:
-        return before
-    inputs = inputs_of(plan, name, heading)
     from histobench.roi.plan.plan_run import run_plan
     from histobench.work.engines import Display
 
@@ -55,20 +37,15 @@ def run_benchmark(
         display=display,
         retry_failed=retry_failed,
         keep_going=keep_going,
-        datasets=None if inputs is None else inputs.datasets,
     )
     if not outcome.finished:
         return BenchmarkOutcome(outcome)
-    done = collect(
+    return collect(
         outcome,
         n_bootstrap=plan.n_bootstrap,
         say=display.say,
         heading=heading,
     )
-    done = replace(done, shown=tables_shown(done))
-    if inputs is not None:
-        note_finished(done, inputs)
-    return done
 
 
 def collect(
