@@ -161,7 +161,7 @@ def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not
     def report() -> int:
         made.clear()
         outcome = outcome_of(RoiRun(folder.path), plan.results)
-        collect(outcome, n_bootstrap=20, over_splits=False, say=lambda _: None, heading="Summary")
+        collect(outcome, n_bootstrap=20, say=lambda _: None, heading="Summary")
         assert_same(local, plan.results)
         return len(made)
 
