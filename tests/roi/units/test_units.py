@@ -737,3 +737,13 @@ def test_a_submission_has_no_key_and_its_jobs_are_found_by_the_name_of_the_run(
     assert os.environ["OPENAI_API_KEY"] == keys["OPENAI_API_KEY"]
     remove_keys(folder)
     assert not (folder.path / "keys.json").exists()
+
+
+@pytest.mark.parametrize("cpus", [["x86_64 avx2"], ["x86_64 avx2", "x86_64 avx512f"]])
+def test_the_results_say_when_cpus_of_several_kinds_were_used(tmp_path: Path, cpus: list[str]) -> None:
+    units = [Unit("evaluate", "d", str(number), {"preset": "uni"}) for number in range(4)]
+    folder = RoiRun.create(tmp_path, {}, units)
+    for number, unit in enumerate(units):
+        folder.finish(unit, outcome="evaluated", cpu=cpus[number % len(cpus)])
+    assert outcome_of(folder, tmp_path).evaluated == 4
+    assert [json.loads(path.read_text()) for path in tmp_path.glob("cpus.json")] == [cpus][: len(cpus) - 1]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json
 from histobench.roi.data.check import structure_findings
 from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.cross_validation import scheme_of
@@ -171,6 +172,7 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
     cpus = sorted({str(output["cpu"]) for output in outputs if "cpu" in output})
     if len(cpus) > 1:
         log.warning("CPUs of several kinds: %s; numbers can differ in their last bits", ", ".join(cpus))
+        write_json(results / "cpus.json", cpus)
     for unit in folder.units():
         if unit.kind in ("compare", REPORT):  # what is missing of these is made where all is put together
             continue
