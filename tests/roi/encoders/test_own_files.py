@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,14 @@ def write(folder: Path, *, imports: str = "", init: str = "pass", forward: str =
     return f"{folder}/own.py:Own"
 
 
+@pytest.fixture(autouse=True)
+def own_path() -> Iterator[None]:
+    """Leave no folder of a test on the path."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
 def feature(name: str) -> float:
     return float(create_encoder(name)(torch.ones(1, 3, 8, 8))[0, 0])
 
@@ -60,13 +71,9 @@ def identity(name: str) -> dict[str, Any]:
         ("import parts.inner", "scale = parts.inner.SCALE"),
         ("from parts import inner", "scale = inner.SCALE"),
         ("import parts.inner as deep", "scale = deep.SCALE"),
-        ("", "from helper import SCALE as scale"),
     ],
 )
 def test_two_folders_may_each_have_a_sibling_of_one_name(imports: str, forward: str, tmp_path: Path) -> None:
-    import histobench.roi.encoders.own_encoder  # noqa: F401
-
-    before = set(sys.modules)
     names = []
     for folder, scale in (("a", 2.0), ("b", 3.0)):
         names.append(write(tmp_path / folder, imports=imports, forward=forward))
@@ -77,8 +84,6 @@ def test_two_folders_may_each_have_a_sibling_of_one_name(imports: str, forward: 
     first, second = (create_encoder(name) for name in names)
     images = torch.ones(1, 3, 8, 8)
     assert (first(images)[0, 0], second(images)[0, 0]) == (2.0, 3.0)
-    assert not {name for name in set(sys.modules) - before if not name.startswith("histobench_own_")}
-    assert not [path for path in sys.path if path.startswith(str(tmp_path))]
 
 
 @pytest.mark.slow
@@ -98,60 +103,78 @@ def test_an_edit_takes_effect_though_size_and_second_stay_the_same(tmp_path: Pat
         assert feature(name) == value
 
 
-@pytest.mark.sample(1)
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "imports", ["import helper", "from middle import *", "def later():\n    from middle import helper"]
+    ("imports", "helper"),
+    [
+        ("import helper", "helper"),
+        ("from middle import *", "helper"),
+        ("def later():\n    from middle import helper", "late"),
+    ],
 )
-def test_a_changed_sibling_changes_the_identity(imports: str, tmp_path: Path) -> None:
-    name = write(tmp_path / "a", imports=imports)
-    (tmp_path / "a" / "helper.py").write_text("SCALE = 2.0\n")
-    (tmp_path / "a" / "middle.py").write_text("import helper\n")
+def test_a_changed_sibling_changes_the_identity(imports: str, helper: str, tmp_path: Path) -> None:
+    name = write(tmp_path / "a", imports=imports.replace("middle", f"{helper}_middle"))
+    (tmp_path / "a" / f"{helper}.py").write_text("SCALE = 2.0\n")
+    (tmp_path / "a" / f"{helper}_middle.py").write_text(f"import {helper}\n")
     (tmp_path / "a" / "stranger.py").write_text("SCALE = 2.0\n")
     before = identity(name)
     assert identity(name) == before
     (tmp_path / "a" / "stranger.py").write_text("SCALE = 5.0\n")
     assert identity(name) == before
-    (tmp_path / "a" / "helper.py").write_text("SCALE = 3.0\n")
+    (tmp_path / "a" / f"{helper}.py").write_text("SCALE = 3.0\n")
     assert identity(name) != before
 
 
-@pytest.mark.sample(2)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "init",
-    [
-        "import numpy; self.bins = numpy.load(Path(__file__).parent / 'bins.npy')",
-        "import numpy; self.f = lambda: numpy.load(Path(__file__).parent / 'bins.npy'); self.f()",
-        "self.text = (Path(__file__).parent / ('bi' + 'ns.npy')).read_bytes()[-1]",
-        "self.it = type('Session', (), {})(); self.it.path = Path(__file__).parent / ('bi' + 'ns.npy')",
-        "self.opened_elsewhere = 'bins.npy'",
-    ],
-)
-def test_a_changed_file_that_it_opens_or_names_changes_the_identity(init: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["weights", "version", "nothing"])
+def test_weights_and_version_are_part_of_the_identity_and_data_files_are_not(
+    changed: str, tmp_path: Path
+) -> None:
+    def made(number: int) -> dict[str, Any]:
+        np.save(tmp_path / "a" / "bins.npy", np.arange(3) + number)
+        return identity(name)
+
+    init = "import numpy; bins = torch.tensor(numpy.load(Path(__file__).parent / 'bins.npy')); "
+    init += {"weights": "self.register_buffer('bins', bins)", "version": "self.version = int(bins[0])"}.get(
+        changed, "self.bins = bins"
+    )
     name = write(tmp_path / "a", init=init)
-    np.save(tmp_path / "a" / "bins.npy", np.arange(3))
-    before = identity(name)
-    assert identity(name) == before
-    np.save(tmp_path / "a" / "bins.npy", np.arange(3) + 1)
-    assert identity(name)["files"] != before["files"]
+    before = made(0)
+    after = made(1)
+    assert [key for key in after if after[key] != before.get(key)] == [changed] * (changed != "nothing")
 
 
-@pytest.mark.slow
-def test_arrays_outside_the_state_dict_are_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    init = "import os; self.table = torch.tensor([float(os.environ['SCALE'])])"
-    name = write(tmp_path / "a", init=init, forward="scale = self.table")
-    monkeypatch.setenv("SCALE", "2")
-    before = identity(name)["weights"]
-    monkeypatch.setenv("SCALE", "3")
-    assert identity(name)["weights"] != before
+def test_nothing_in_the_process_is_replaced_but_the_end_of_the_path(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "helper.py").write_text("SCALE = 2.0\n")
+    before = (
+        builtins.__import__,
+        importlib.import_module,
+        type(os.environ),
+        list(sys.meta_path),
+        set(sys.modules),
+    )
+    path = list(sys.path)
+    assert feature(write(tmp_path / "a", imports="import helper", forward="scale = helper.SCALE")) == 2.0
+    after = builtins.__import__, importlib.import_module, type(os.environ), list(sys.meta_path)
+    assert after == before[:4]
+    assert sys.path == [*path, str(tmp_path / "a")]
+    assert {name for name in set(sys.modules) - before[4] if not name.startswith("own_encoder_")} <= {
+        "helper"
+    }
+    assert not list((tmp_path / "a").rglob("*.pyc"))
 
 
-@pytest.mark.slow
-def test_files_of_the_machine_and_of_the_caller_are_no_part_of_an_encoder(tmp_path: Path) -> None:
-    quotes = f"import linecache; linecache.getline({__file__[:-2]!r} + 'py', 1)"
-    name = write(tmp_path / "a", imports="import json, wave", init=f"open('/etc/hostname').close(); {quotes}")
-    assert identity(name)["files"] == {}
+@pytest.mark.parametrize("late", [False, True])
+def test_a_module_of_the_same_name_is_never_taken_for_the_one_beside(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shared_helper.py").write_text("SCALE = 9.0\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "shared_helper.py").write_text("SCALE = 2.0\n")
+    name = write(tmp_path / "a", **{"forward" if late else "imports": "import shared_helper; scale = 1"})
+    importlib.import_module("shared_helper")
+    with pytest.raises(HistobenchError, match="has the same name in this process; rename"):
+        create_encoder(name)
 
 
 @pytest.mark.slow

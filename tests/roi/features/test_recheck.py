@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +15,6 @@ from scipy.stats import hypergeom
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.own_encoder import recording
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.feature_extraction import Extraction, extract, plan_extraction
 from histobench.roi.features.feature_file import load
@@ -30,16 +25,13 @@ from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]
 
-#: What it asks the C library for is seen by no recording.
+#: What it reads when it runs is no part of its identity.
 SECRET = """
-import ctypes, torch
+import os, torch
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
-def secret(name, default=""):
-    ask = ctypes.CDLL(None).getenv
-    ask.restype = ctypes.c_char_p
-    return (ask(name.encode()) or default.encode()).decode()
+secret = os.environ.get
 
 class Secret(BasePatchEncoder):
     def __init__(self):
@@ -302,146 +294,70 @@ def test_a_change_of_one_image_in_a_hundred_is_found(
     assert found >= 17
 
 
-READS = """
-import importlib, os, runpy, sys, torch
-from pathlib import Path
+TRAINING = """
+import sys, torch
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
-class Reads(BasePatchEncoder):
+class Mean(BasePatchEncoder):
     def __init__(self):
         super().__init__()
         self.eval_transforms = TransformSpec(resize=16, crop=16)
         self.embed_dim = 3
-        {build}
+        self.norm = torch.nn.BatchNorm2d(3)
+        self.version = 1
 
     def forward(self, images):
-        scale = 1.0
-        {forward}
-        return images.mean(dim=(2, 3)) * scale
+        return self.norm(images).mean(dim=(2, 3))
+
+class Training(Mean):
+    def forward(self, images):
+        return self.norm.train()(images).amax(dim=(2, 3))
+
+class Centered(Mean):
+    def forward(self, images):
+        return images.mean(dim=(2, 3)) - images.mean(dim=(0, 2, 3))
+
+class Exits(Mean):
+    def forward(self, images):
+        sys.exit(0)
+
+class Transform(Mean):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = sys.exit
 """
 
 
-#: A folder elsewhere in which modules are looked for.
-PATH = "sys.path.insert(0, os.environ['OTHER'])"
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "training.py").write_text(TRAINING)
+    return f"{tmp_path}/own/training.py"
 
 
-def write_scale(folder: Path, value: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "elsewhere_scale.py").write_text(f"SCALE = {value}\n")
-
-
-@pytest.mark.sample(2)
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("build", "forward"),
+    ("kind", "why"),
     [
-        ("pass", "scale = float(os.environ.get('SCALE', 1))"),
-        ("pass", "scale = float(os.getenv('SCALE', 1))"),
-        ("pass", "scale = float(os.environb.get(b'SCALE', 1))"),
-        ("self.scale = float(os.environ.get('SCALE', 1))", "scale = self.scale"),
-        (PATH, "import elsewhere_scale; scale = elsewhere_scale.SCALE"),
-        (PATH, "scale = importlib.import_module('else' + 'where_scale').SCALE"),
-        ("pass", "scale = runpy.run_path(os.environ['OTHER'] + '/else' + 'where_scale.py')['SCALE']"),
-        (PATH, "scale = runpy.run_module('else' + 'where_scale')['SCALE']"),
-        (
-            "pass",
-            "g = {}\n        exec(Path(os.environ['OTHER'], 'elsewhere_scale.py').read_text(), g)\n"
-            "        scale = g['SCALE']",
-        ),
+        ("Training", "its output depends on the batch"),
+        ("Centered", "its output depends on the batch"),
+        ("Exits", "fails on a batch of shape .*: SystemExit"),
+        ("Transform", "its eval_transforms fails: SystemExit"),
     ],
 )
-def test_what_an_encoder_reads_while_it_computes_is_part_of_its_identity(
-    build: str,
-    forward: str,
-    make_dataset: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_encoder_that_depends_on_its_batch_or_exits_is_an_error(
+    kind: str, why: str, make_dataset: Make, own: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "reads.py").write_text(READS.format(build=build, forward=forward))
-    recipe = EncoderRecipe(f"{tmp_path}/own/reads.py:Reads")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    dataset = make_dataset(6, 3)
-
-    def extracted(value: str) -> tuple[int, float]:
-        write_scale(tmp_path / "other", value)
-        monkeypatch.setenv("SCALE", value)
-        monkeypatch.setenv("OTHER", str(tmp_path / "other"))
-        sys.modules.pop("elsewhere_scale", None)  # another process would load it anew
-        importlib.invalidate_caches()
-        done = run(dataset, recipe, tmp_path / "out", recheck=0)
-        return sum(item.computed for item in done), float(load(done[0].path).embeddings.abs().sum())
-
-    first = extracted("2.0")
-    second = extracted("30.0")
-    assert (first[0], second[0]) == (9, 9)
-    assert second[1] == pytest.approx(15 * first[1], rel=1e-5)
-    # What was there before is found again.
-    assert extracted("2.0") == (0, first[1])
+    with pytest.raises(HistobenchError, match=why):
+        run(make_dataset(4, 2), EncoderRecipe(f"{own}:{kind}"), tmp_path / "out")
+    with pytest.raises(HistobenchError, match=why):
+        run(make_dataset(4, 2), create_encoder(f"{own}:{kind}"), tmp_path / "out")
 
 
-def test_the_environment_is_watched_only_while_something_is_recorded() -> None:
-    kind, load_module = type(os.environ), importlib.import_module
-    os.environ["READ_ME"] = "1"
-    try:
-        with recording() as record:
-            dict(os.environ)
-            os.environ.copy()
-            copied = subprocess.run([sys.executable, "-c", ""], env={**os.environ}, check=True)
-            assert copied.returncode == 0
-            assert not record.variables  # a copy of everything says nothing about anything
-            os.environ["READ_ME"]
-        assert set(record.variables) == {"READ_ME"}
-    finally:
-        del os.environ["READ_ME"]
-    assert type(os.environ) is kind
-    assert importlib.import_module is load_module
-
-
-@pytest.mark.slow
-def test_a_secret_in_the_environment_is_not_written_down(
-    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_with_another_file_refuses_to_compute(
+    make_dataset: Make, tmp_path: Path, own_cache: Path, own: str
 ) -> None:
-    reads = "os.environ['SCALE_TOKEN'], os.environ['SCALE']"
-    (tmp_path / "reads.py").write_text(READS.format(build=reads, forward="pass"))
-    monkeypatch.setenv("SCALE_TOKEN", "hunter2")
-    monkeypatch.setenv("SCALE", "2")
-    done = run(make_dataset(3, 2), EncoderRecipe(f"{tmp_path}/reads.py:Reads"), tmp_path / "out")
-    told = load(done[0].path).metadata["identity"]["environment"]
-    assert told["SCALE_TOKEN"] == "set"
-    assert set(told) == {"SCALE_TOKEN", "SCALE"}
-    assert b"hunter2" not in done[0].path.read_bytes()
-
-
-def test_threads_that_an_encoder_starts_are_seen_and_those_of_others_are_not(tmp_path: Path) -> None:
-    for name in ("mine", "theirs", "ours"):
-        (tmp_path / name).write_text(name)
-    go, done = threading.Event(), threading.Event()
-
-    def other() -> None:
-        go.wait()
-        (tmp_path / "theirs").read_text()
-        done.set()
-
-    threading.Thread(target=other).start()
-    with recording() as record:
-        go.set()
-        done.wait()
-        for name, thread in (("mine", None), ("ours", "histobench-load")):
-            started = threading.Thread(target=(tmp_path / name).read_text, name=thread)
-            started.start()
-            started.join()
-    assert record.files == {str(tmp_path / "mine")}
-
-
-@pytest.mark.slow
-def test_a_worker_with_another_environment_refuses_to_compute(
-    make_dataset: Make, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "reads.py").write_text(READS.format(build="self.x = os.environ.get('SCALE')", forward="pass"))
-    recipe = EncoderRecipe(f"{tmp_path}/reads.py:Reads")
-    monkeypatch.setenv("SCALE", "2")
+    recipe = EncoderRecipe(f"{own}:Mean")
     settings = Settings(device="cpu", num_workers=0, batch_size=8)
     (planned,) = plan_extraction(make_dataset(3, 2), [recipe], tmp_path / "out", settings).encoders
 
@@ -452,7 +368,6 @@ def test_a_worker_with_another_environment_refuses_to_compute(
         )  # fmt: skip
 
     stage().close()
-    for value in ("3", None):
-        monkeypatch.setenv("SCALE", value) if value else monkeypatch.delenv("SCALE")
-        with pytest.raises(HistobenchError, match=r"its environment differ \(SCALE\)"):
-            stage()
+    Path(own).write_text(TRAINING.replace("version = 1", "version = 2"))
+    with pytest.raises(HistobenchError, match="where the run was planned: source, version differ"):
+        stage()

@@ -29,7 +29,7 @@ from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly,
 from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
 from histobench.roi.encoders.encoder_spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.families.family import pool_tokens
-from histobench.roi.encoders.own_encoder import state_sha256, text_sha256
+from histobench.roi.encoders.own_encoder import state_sha256, text_sha256, version_of
 from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import (
@@ -641,4 +641,5 @@ def _identity_of(model: Any) -> dict[str, Any]:
         "weights": f"sha256:{state_sha256(module)}" if module is not None else "not known",
         "source": text_sha256(texts, ("torch", "builtins")),
         "unchecked": True,
+        **version_of(module if module is not None else model),
     }

@@ -47,7 +47,7 @@ from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
 from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.features.loading.local_copies import LocalCopies
-from histobench.roi.features.recheck import compare_again, images_to_recheck, sample, see_first_batch
+from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     EncoderFacts,
@@ -192,7 +192,7 @@ class _Run:
                     pool.close()  # transforms of the user's own stay in this process
                     pool = ThreadPool(pool.workers)
                 for encoder in built:
-                    see_first_batch(encoder, list(inventory.refs.values()), self.device)
+                    check_batch(encoder, list(inventory.refs.values()), self.device)
                 states = [self._state(encoder, inventory) for encoder in built]
                 self._check_files(states)
                 states = [self._trusted(state, inventory) for state in states]
@@ -431,7 +431,7 @@ class _Run:
                 assert isinstance(item, EncoderRecipe)
                 try:
                     encoder = item.build()
-                    see_first_batch(encoder, list(inventory.refs.values()), self.device)
+                    check_batch(encoder, list(inventory.refs.values()), self.device)
                     state = self._state(encoder, inventory)
                     self._check_files([state])
                     state = self._trusted(state, inventory)

@@ -1,7 +1,7 @@
 """Whether cached features are still what the encoder gives: some images, computed again and compared.
 
-The identity of an encoder covers everything that can be seen of it. What a user's own code reads unseen (in
-another process, from a clock or a server) cannot be part of it, so no cached set is used without this look.
+The identity of a user's own encoder covers its files and weights. What its code reads when it runs is no part
+of it, so no cached set is used without this comparison.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.own_encoder import note_first_batch
 from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.features.inference.forward import Forward
 from histobench.roi.features.inference.tuning import cpu_batch
-from histobench.roi.features.loading.job import apply_transform, transformed
+from histobench.roi.features.loading.job import transformed
 
 #: Two features of one image may be apart by this much: a share of their length, or of the spread between
 #: images if that is more. Other batches, devices and compiled code change far less (a tenth of it at most);
@@ -35,7 +34,7 @@ SPREAD = {"fp32": 2e-3, "bf16": 0.2, "fp16": 0.2}
 CHANCE = 0.95
 #: Images of an encoder of the zoo: what can change there unseen (a library) changes every row.
 OF_THE_ZOO = 8
-#: Images on which it is seen what a user's own encoder uses.
+#: Images of the batch that is compared with single images.
 FIRST_BATCH = 8
 
 Rows = NDArray[np.float32]
@@ -107,24 +106,35 @@ def sample(keys: Sequence[bytes], count: int, seed: int) -> list[bytes]:
     return [keys[place] for place in sorted(random.Random(seed).sample(range(len(keys)), count))]
 
 
-def see_first_batch(encoder: BasePatchEncoder, refs: Sequence[ImageRef], device: str) -> None:
-    """Compute a few images to see what a user's own encoder reads meanwhile, for its identity."""
-    images = []
-    for ref in refs:  # read before the recording: the images are no part of the encoder
-        try:
-            images.append(open_rgb(ref.read(), name=ref.name))
-        except (OSError, HistobenchError, MemoryError):
-            continue
-        if len(images) == FIRST_BATCH:
-            break
+def check_batch(encoder: BasePatchEncoder, refs: Sequence[ImageRef], device: str) -> None:
+    """Raise when a user's own encoder gives an image other features alone than among others."""
+    if "family" in encoder.identity:
+        return
+    name = encoder.name or type(encoder).__name__
+    found = (transformed(ref, encoder.eval_transforms) for ref in refs)
+    arrays = list(islice((array for array in found if array is not None), FIRST_BATCH))
+    if len(arrays) < 2:
+        return
+    if len({array.shape for array in arrays}) > 1:
+        raise HistobenchError(
+            f"{name}: its eval_transforms gives tensors of several shapes ({arrays[0].shape}, ...): "
+            "resize or crop to one size"
+        )
+    pixels = torch.from_numpy(np.stack(arrays))
 
-    def compute() -> None:
-        if images:
-            pixels = np.stack([apply_transform(encoder.eval_transforms, image) for image in images])
-            forward = Forward(encoder, device=device, precision="fp32", batch=len(pixels))
-            forward.start(torch.from_numpy(pixels), len(pixels)).result()
+    def compute(part: torch.Tensor) -> Rows:
+        forward = Forward(encoder, device=device, precision="fp32", batch=len(part))
+        return forward.start(part, len(part)).result().numpy()
 
-    note_first_batch(encoder, compute)
+    together = compute(pixels)
+    alone = np.concatenate([compute(pixels[:1]), compute(pixels[1:2])])
+    repeats = (_apart(compute(pixels), together, "fp32") <= 1).all()
+    if repeats and (_apart(together[:2], alone, "fp32") > 1).any():
+        raise HistobenchError(
+            f"{name}: its output depends on the batch: an image has other features alone than with "
+            f"{len(pixels) - 1} others. Layers in training mode and statistics over the batch do this; "
+            "compute every image by itself in forward"
+        )
 
 
 def compare_again(

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.transform import TransformSpec
 
 # Batch normalisation fused into the convolutions before it: the same function with less to move.
@@ -322,7 +321,7 @@ class Forward:
         """One step, or None after memory ran out and the batch was halved."""
         try:
             return self._step(piece)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if is_out_of_memory(error) and self.batch > 1:
                 self._shrink(len(piece))
                 return None
@@ -330,20 +329,19 @@ class Forward:
                 raise HistobenchError(
                     f"{self.name}: one image does not fit into the memory of {self.device}"
                 ) from error
-            if self.compiled and not isinstance(error, HistobenchError):
+            if isinstance(error, HistobenchError):
+                raise
+            if self.compiled:
                 log.warning(
                     "%s cannot be compiled (%s); going on without",
                     self.name,
-                    str(error).splitlines()[0][:200],
+                    (str(error) or type(error).__name__).splitlines()[0][:200],
                 )
                 self._run, self.compiled = self._network, False
                 return None
-            if names_a_file(self.name) and not isinstance(error, HistobenchError):
-                raise HistobenchError(
-                    f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: "
-                    f"{error}"
-                ) from error
-            raise
+            raise HistobenchError(
+                f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: {error}"
+            ) from error
 
     def _shrink(self, images: int) -> None:
         self.batch = max(1, min(self.batch, images if images > 1 else self.batch) // 2)

@@ -125,4 +125,7 @@ def keeps_pixels(transform: Transform) -> bool:
 def apply_transform(transform: Transform, image: Any) -> NDArray[Any]:
     if isinstance(transform, TransformSpec):
         return transform.crop_pixels(image)
-    return np.asarray(transform(image))
+    try:
+        return np.asarray(transform(image))
+    except (Exception, SystemExit) as error:
+        raise HistobenchError(f"its eval_transforms fails: {type(error).__name__}: {error}") from error
