@@ -52,6 +52,40 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     assert read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet") == rows
 
 
+EXITS = """
+import sys
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+class Mean(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 3
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+class Exits(Mean):
+    def forward(self, images):
+        sys.exit(0)
+"""
+
+
+def test_an_encoder_that_exits_is_a_failed_unit_and_the_others_go_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "exits.py").write_text(EXITS)
+    models = [f"{tmp_path}/exits.py:{name}" for name in ("Exits", "Mean")]
+    command = ["run", "--data", str(data / "tiles.csv"), "--models", ",".join(models), "--tasks", "Proto"]
+    assert main([*command, "--compile", "off", "--results", str(tmp_path / "r")]) == 2
+    said = capsys.readouterr().out
+    assert "Exits fails on a batch of shape" in said
+    assert "SystemExit: 0" in said
+    assert "1 task done, 0 done before, 1 failed" in said
+
+
 @pytest.mark.slow
 def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
