@@ -118,7 +118,7 @@ def compare_command(args: argparse.Namespace) -> int:
             print_grid(split_grid(table, digits=3), console)
         console.print(f"Files: {folder}/{{{', '.join(path.name for path in written)}}}", soft_wrap=True)
     if comparison is None:
-        return 0
+        return told_of_damage(Path(args.results))
     folder = folder / LEAVE_ONE_GROUP_OUT if args.splits else folder
     files = write_comparison(comparison, folder)
     if args.verbose:
@@ -131,7 +131,17 @@ def compare_command(args: argparse.Namespace) -> int:
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
     more = "" if args.verbose else " (--verbose prints all tables)"
     console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}", soft_wrap=True)
-    return 0
+    return told_of_damage(Path(args.results))
+
+
+def told_of_damage(results: Path) -> int:
+    """Print which files of finished tasks are damaged; the exit code."""
+    from histobench.roi.evaluation.evaluation_request import damaged_results
+
+    damaged = damaged_results(results)
+    for path in damaged:
+        say(f"damaged or removed: {path}; its task may be missing above: repeat `histobench run`")
+    return 2 if damaged else 0
 
 
 def _print_short(comparison: Comparison, console: Console) -> None:

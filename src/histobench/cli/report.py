@@ -57,6 +57,7 @@ def report_command(args: argparse.Namespace) -> int:
     """
     from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
+    from histobench.cli.compare import told_of_damage
     from histobench.report.site import build_site, check_apart
 
     check_apart(Path(args.output), Path(args.results))
@@ -72,7 +73,7 @@ def report_command(args: argparse.Namespace) -> int:
             on_progress=progress,
         )
     console.print(f"Open in a browser: {page}", soft_wrap=True)
-    return 0
+    return told_of_damage(Path(args.results))
 
 
 def image_sources(given: list[str] | None) -> dict[str, str]:

@@ -86,6 +86,29 @@ def test_an_encoder_that_exits_is_a_failed_unit_and_the_others_go_on(
     assert "1 task done, 0 done before, 1 failed" in said
 
 
+def test_damaged_results_are_named_by_compare_and_computed_again_by_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "r"
+    command = ["run", "--data", str(data / "tiles.csv"), "--models", "tiny-vl", "--tasks", "KNN,Proto"]
+    command += ["--compile", "off", "--results", str(results)]
+    assert main(command) == 0
+    detailed = next(results.rglob("KNN_detailed_results.csv"))
+    before = detailed.read_bytes()
+    detailed.write_bytes(before[:300])
+    for path in (*results.rglob("results.parquet"), next(results.rglob("Proto/.run.json"))):
+        path.write_bytes(path.read_bytes()[:10])
+    capsys.readouterr()
+    assert main(["compare", str(results), "--task", "Proto"]) == 2
+    assert f"damaged or removed: {detailed}" in "".join(capsys.readouterr())
+    assert main(command) == 0
+    assert "1 task done, 1 done before, 0 failed" in capsys.readouterr().out
+    assert detailed.read_bytes() == before
+    assert {row["task"] for row in read_rows(results / "results.parquet")} == {"KNN", "Proto"}
+    assert main(["compare", str(results), "--task", "Proto"]) == 0
+
+
 @pytest.mark.slow
 def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -174,7 +174,8 @@ def test_pathorob_is_compared_on_its_own_images_alone(
     assert refused.because.startswith("another number of images (theirs 20,400, ours 22,402)")
     assert "another split" in refused.because
     assert (
-        found["uni_v2@clsmean"].compared_on == "pathorob-camelyon@pathorob: 20,400 images (published: 20,400)"
+        found["uni_v2@clsmean"].compared_on
+        == "pathorob-camelyon@pathorob: 20,400 images (published: 20,400; identity of the images not checked)"
     )
     capsys.readouterr()
     assert main(["verify", str(tmp_path)]) == 1  # one is contradicted
@@ -226,10 +227,13 @@ def test_names_are_not_trusted_and_scripts_can_tell(
 
 
 def test_what_was_compared_is_told_where_a_number_of_images_is_unknown() -> None:
-    assert judge(GOLDEN, OURS).compared_on == "crc100k-nonorm: unknown number of images (published: 7,180)"
+    assert (
+        judge(GOLDEN, OURS).compared_on
+        == "crc100k-nonorm: unknown number of images (published: 7,180; identity of the images not checked)"
+    )
     unpublished = replace(GOLDEN, n_images=None)
     found = judge(unpublished, replace(OURS, n_images=200)).compared_on
-    assert found == "crc100k-nonorm: 200 images (number not published)"
+    assert found == "crc100k-nonorm: 200 images (number not published; identity of the images not checked)"
 
 
 def test_a_caveat_of_one_dataset_is_not_printed_beside_another() -> None:

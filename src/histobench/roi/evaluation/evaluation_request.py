@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
+from histobench.core.files import HAND_WRITTEN, files_below, read_note, read_plain_text, write_json
 from histobench.core.version import __version__
 from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.options import LAB_KEYS, Options
-from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
+from histobench.roi.results.layout import (
+    COMPLETE,
+    DETAILED,
+    EPISODES,
+    FEW_SHOT,
+    PER_EPISODE,
+    ROBUSTNESS,
+    TaskFiles,
+    stored_in,
+)
 
+#: The files that hold what a task found; intervals are computed from them.
+RECORDED = (COMPLETE, DETAILED, PER_EPISODE, FEW_SHOT, EPISODES, ROBUSTNESS)
 #: Beside the results of a task: the digest of everything that they depend on.
 FILE = ".finished.json"
 
@@ -60,8 +72,9 @@ class EvaluationRequest:
 
 
 def is_recorded(results_dir: Path, task: str, digest: str) -> bool:
-    """Whether the task was finished with the same input, and its results are still there."""
-    if (read_note(results_dir / task / FILE) or {}).get("digest") != digest:
+    """Whether the task was finished with the same input, and its results are still there and unchanged."""
+    note = read_note(results_dir / task / FILE) or {}
+    if note.get("digest") != digest or damaged_in(results_dir / task, note):
         return False
     stored = stored_in(results_dir / task)
     runs = [path for path in stored if path.name.endswith(COMPLETE)]
@@ -69,8 +82,40 @@ def is_recorded(results_dir: Path, task: str, digest: str) -> bool:
 
 
 def record(results_dir: Path, task: str, digest: str) -> None:
-    """Remember that the task is finished."""
-    write_json(results_dir / task / FILE, {"digest": digest})
+    """Remember that the task is finished, and what its files are."""
+    folder = results_dir / task
+    files = sorted(path for ending in RECORDED for path in files_below(folder, ending))
+    states = {path.relative_to(folder).as_posix(): [*_stamp(path), _sha256(path)] for path in files}
+    write_json(folder / FILE, {"digest": digest, "files": states})
+
+
+def damaged_in(folder: Path, note: Mapping[str, Any]) -> list[Path]:
+    """List the files of a finished task that are gone or have other contents than when it ended."""
+    files = note.get("files")
+    damaged = []
+    for name, state in files.items() if isinstance(files, dict) else ():
+        path = folder / name
+        try:
+            if _stamp(path) != state[:2] and _sha256(path) != state[2]:
+                damaged.append(path)
+        except (OSError, TypeError, IndexError):
+            damaged.append(path)
+    return damaged
+
+
+def damaged_results(results_dir: Path) -> list[Path]:
+    """List the damaged files of all finished tasks below a results folder."""
+    notes = files_below(results_dir, FILE)
+    return [path for note in notes for path in damaged_in(note.parent, read_note(note) or {})]
+
+
+def _stamp(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:

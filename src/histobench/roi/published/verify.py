@@ -124,7 +124,7 @@ class Verification:
         ours, theirs = self.ours.n_images, self.published.n_images
         mine = "unknown number of images" if ours is None else f"{ours:,} images"
         said = "number not published" if theirs is None else f"published: {theirs:,}"
-        return f"{self.ours.dataset}: {mine} ({said})"
+        return f"{self.ours.dataset}: {mine} ({said}; identity of the images not checked)"
 
 
 def verify(results_dir: str | Path) -> list[Verification]:
