@@ -18,6 +18,7 @@ import argparse
 import itertools
 import time
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from histobench.consult.arms import select_cases
 from histobench.consult.findings import StudyFindings
 from histobench.consult.measures import Plays
 from histobench.consult.study import Case, Study, StudyFacts, ToolView
+from histobench.statistics.intervals import Interval
 
 CLASSES = 5
 PER_GROUP = 25
@@ -203,6 +205,19 @@ def truths(setting: Setting) -> dict[str, float]:
         "u_wrong": setting.wrong,
         "discrimination": setting.right - setting.wrong,
     }
+
+
+def samples(setting: Setting, draws: int, seed: int) -> Iterator[tuple[str, float, Interval, float]]:
+    """Of each study and measure: its name, estimate, interval and true value."""
+    truth = truths(setting)
+    for number in range(seed * 100_000, seed * 100_000 + draws):
+        findings = simulate(setting, number)
+        strong = {("agent", "strong"): findings.plays["agent", "strong"]}
+        (line,) = StudyFindings(findings.study, strong).lines()
+        for name in MEASURES:
+            estimate = line.estimates[name]
+            if estimate.value is not None:
+                yield name, estimate.value, estimate.interval, truth[name]
 
 
 def run_setting(job: tuple[Setting, int, int, bool]) -> Tally:

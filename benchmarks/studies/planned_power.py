@@ -65,7 +65,7 @@ def _study(patients: int, generator: np.random.Generator) -> tuple[LeaveOneOut, 
     parts = np.zeros((patients, 2))
     np.add.at(parts, unit_of, np.column_stack([right[:, 0].astype(float) - right[:, 1], np.ones(len(right))]))
     total, left = parts.sum(axis=0), parts.sum(axis=0) - parts
-    found = LeaveOneOut.unstratified(("difference",), total[:1] / total[1:], left[:, :1] / left[:, 1:])
+    found = LeaveOneOut(("difference",), total[:1] / total[1:], left[:, :1] / left[:, 1:])
     return found, effective_number(sizes) - 1
 
 

@@ -210,11 +210,25 @@ def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> d
         if all(each.left_out is not None for each in both):
             left = np.stack([each.left_out for each in both], axis=1)
             values = np.array([each.value for each in both])
-            strata = np.zeros(len(left), dtype=np.int64)
-            gap = differences(LeaveOneOut(("a", "b"), values, left, strata, len(left) - 1.0))
+            gap = differences(LeaveOneOut(("a", "b"), values, left))
             entry["gap"] = (float(gap.low[0]), float(gap.high[0]), float(gap.p_value[0]))
         found[name] = entry
     return found
+
+
+def samples(place: int, draws: int, seed: int) -> Any:
+    """Of each study and measure of cell `place`: its name, estimate, interval and true value."""
+    from histobench.statistics.intervals import Interval
+
+    cell, first = CELLS[place], seed * 10**6
+    true = [
+        measured(cell, first + 500_000 + k, intervals=False, parts="neighbours") for k in range(2 * draws)
+    ]
+    for k in range(draws):
+        for name, entry in measured(cell, first + k, intervals=True, parts="neighbours").items():
+            known = [each[name]["values"][0] for each in true if each[name]["values"][0] is not None]
+            if known and entry["values"][0] is not None:
+                yield name, entry["values"][0], Interval(*entry["bounds"][0]), float(np.mean(known))
 
 
 def _task(job: tuple[int, int, bool, str]) -> tuple[int, dict[str, Any]]:

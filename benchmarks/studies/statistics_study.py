@@ -1,381 +1,356 @@
-"""What the intervals and comparisons of the ROI track hold: simulated test sets with a known truth.
+"""Coverage and width of every interval, and false claims of comparisons, on data with a known truth.
 
-    python benchmarks/studies/statistics_study.py --quick  # a few minutes on one core
-    python benchmarks/studies/statistics_study.py --workers 16 --draws 1000 --out study  # both files
+    python benchmarks/studies/statistics_study.py --quick                 # a few minutes on two cores
+    python benchmarks/studies/statistics_study.py --workers 16 --seed 7   # the tables of the documentation
 
-An image is classified correctly if its latent margin is positive. The margin is the encoder's skill plus an
-effect of the image's group (patient) plus noise; encoders share half of the effect and of the noise. Every
-draw is one test set and a table of four encoders: three equally good ones, and one with 1.5 times their error
-rate. It goes through `left_out_table` and `metric_statistics`, which `compare`, the Python tables and the
-report also call. A cell is one combination of class shares, groups, group sizes, classes per group,
-intraclass correlation and accuracy. Cells are seeded one by one: the number of workers changes nothing.
-`--percentile` also measures the older percentile bootstrap (300 resamples).
+Everything goes through the functions that `compare`, the report, `consult table` and `mint` call. A cell is
+one kind of data. For each cell and measure: the share of 95 % intervals that hold the truth, and their mean
+width divided by the width of the central 95 % of the estimates (1: as wide as a correct interval must be).
+Classification: an image is right if its latent margin (skill, effect of its patient, noise) is positive.
+Three encoders share half of all effects; two are equal, and one has 1.5 times their error rate. Cells are
+ordinary or heavy: exponential patient effects, 15 % bad patients, larger patients harder, or one patient with
+half of all images. Prints Markdown and ends with exit code 1 if a goal is missed. Cells are seeded one by
+one: the number of workers changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 import time
 import zlib
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import special
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).parent))
 
-from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.metric_function import (
-    one_metric,
-    over_all_classes,
-)
-from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
-from histobench.roi.metrics.formulas import label_metrics_of
-from histobench.roi.metrics.left_out import auroc_left_out
-from histobench.roi.predictions import Predictions
-from histobench.statistics.intervals import Interval, percentile_interval
-from histobench.statistics.resampling import replicates_of_all
+import numpy as np  # noqa: E402  (after the number of threads is set)
+from numpy.typing import NDArray  # noqa: E402
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-CLASSES = {
-    "1:1": (1, 1),
-    "9:1": (9, 1),
-    "30:1": (30, 1),
-    "nine uneven": (30, 20, 15, 10, 8, 7, 5, 3, 2),
+CLASSES = {"1:1": (1, 1), "9:1": (9, 1), "30:1": (30, 1), "100:1": (100, 1), "12:6:1": (12, 6, 1)}
+KINDS = (
+    ("equal", "normal"), ("lognormal", "normal"), ("half", "normal"),
+    ("lognormal", "exponential"), ("equal", "bad"), ("lognormal", "larger"),
+)  # fmt: skip
+METRICS = ("accuracy", "balanced_accuracy", "f1_score", "auroc")
+NAMES = ("a", "b", "c")
+CORRELATION, SHARED = 0.25, 0.5
+#: measure -> (ordinary, heavy: least coverage), median width, width of nine of ten cells, largest width
+GOALS = {
+    "accuracy": (92.5, 85.0, 1.5, 3.0, np.inf),
+    "balanced_accuracy": (92.5, 85.0, 1.5, 3.0, np.inf),
+    "f1_score": (92.5, 85.0, 1.5, 3.0, np.inf),
+    "auroc": (91.0, 84.0, 1.5, 4.5, 25.0),
 }
-SIZES = ("equal", "lognormal", "one half")
-METRICS = ("balanced_accuracy", "accuracy", "f1_score", "auroc")
-IMAGES_PER_GROUP = 25
-NAMES = ("a", "b", "c", "d")
-#: Half of the effects of groups and images is shared by the encoders.
-SHARED = 0.5
+OTHER_GOALS = (92.0, 92.0, 1.6, np.inf, np.inf)
+FALSE_CLAIMS, WORST_FALSE_CLAIMS = 5.0, 6.5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of the simulation."""
+    """One kind of test set."""
 
     classes: str
+    accuracy: float
     groups: int
     sizes: str
-    per_group: str  # "one class" or "mixed"
-    icc: float
-    accuracy: float
+    effect: str
 
     @property
-    def shares(self) -> Floats:
-        """Shares of the classes among images (among groups where each has one class)."""
-        share = np.array(CLASSES[self.classes], dtype=np.float64)
-        share /= share.sum()
-        return share if self.per_group == "mixed" else self._groups_of_classes() / self.groups
+    def heavy(self) -> bool:
+        return self.sizes == "half" or self.effect != "normal"
 
-    def _groups_of_classes(self) -> Ints:
-        share = np.array(CLASSES[self.classes], dtype=np.float64)
-        counts = np.maximum(1, np.round(share / share.sum() * self.groups)).astype(np.int64)
-        while counts.sum() != self.groups:
-            counts[counts.argmax()] += 1 if counts.sum() < self.groups else -1
-        return counts
+    @property
+    def images(self) -> int:
+        """Images of a patient; rare classes need more."""
+        return 60 if self.classes in ("30:1", "100:1") else 25
 
-    def draw(self, generator: np.random.Generator) -> tuple[Ints, Ints]:
-        """Labels and groups of the images of one test set in which every class occurs."""
-        c = len(CLASSES[self.classes])
+    def draw(self, rng: np.random.Generator) -> tuple[Ints, Ints, Floats]:
+        """Labels, patients and margins [n, 3] without skill; every class in at least three patients."""
+        share = np.array(CLASSES[self.classes], dtype=np.float64)
         while True:
-            group = np.repeat(np.arange(self.groups), self._sizes(generator))
-            if self.per_group == "mixed":
-                labels = generator.choice(c, size=len(group), p=self.shares)
-            else:
-                of_group = generator.permutation(np.repeat(np.arange(c), self._groups_of_classes()))
-                labels = of_group[group]
-            if len(np.unique(labels)) == c:
-                return labels, group
+            sizes = self._sizes(rng)
+            group = np.repeat(np.arange(self.groups), sizes)
+            labels = rng.choice(len(share), size=len(group), p=share / share.sum())
+            if all(len(np.unique(group[labels == k])) >= 3 for k in range(len(share))):
+                break
+        effect = _mixed(lambda size: self._effects(sizes, size, rng), self.groups)
+        noise = _mixed(lambda size: rng.normal(size=size), len(group))
+        return labels, group, CORRELATION**0.5 * effect[group] + (1 - CORRELATION) ** 0.5 * noise
 
-    def _sizes(self, generator: np.random.Generator) -> Ints:
-        n = IMAGES_PER_GROUP * self.groups
+    def _sizes(self, rng: np.random.Generator) -> Ints:
         if self.sizes == "equal":
-            return np.full(self.groups, IMAGES_PER_GROUP)
+            return np.full(self.groups, self.images)
         if self.sizes == "lognormal":
-            drawn = generator.lognormal(-0.5, 1.0, self.groups) * IMAGES_PER_GROUP
+            drawn = rng.lognormal(-0.5, 1.0, self.groups) * self.images
             return np.maximum(2, np.round(drawn)).astype(np.int64)
-        return np.r_[n // 2, np.full(self.groups - 1, max(n // 2 // (self.groups - 1), 1))]
+        rest = max(self.groups * self.images // 2 // (self.groups - 1), 1)
+        return np.r_[self.groups * self.images // 2, np.full(self.groups - 1, rest)]
 
-    def skills(self) -> Floats:
-        """The mean margin of each encoder."""
-        error = 1 - self.accuracy
-        return special.ndtri(1 - np.array([error, error, error, 1.5 * error]))
+    def _effects(self, sizes: Ints, size: int | tuple[int, int], rng: np.random.Generator) -> Floats:
+        """Of mean 0 and variance 1, long towards the bad side where they are not normal."""
+        if self.effect == "exponential":
+            return 1 - rng.exponential(size=size)
+        if self.effect == "bad":
+            return np.where(rng.random(size) < 0.15, -2.38, 0.42)
+        drawn = rng.normal(size=size)
+        if self.effect == "larger":
+            log = np.log(sizes)
+            z = (log - log.mean()) / max(float(log.std()), 1e-9)
+            return -0.7 * z.reshape(-1, *[1] * (drawn.ndim - 1)) + 0.714 * drawn
+        return drawn
 
-    def predictions(
-        self, labels: Ints, group: Ints, generator: np.random.Generator
-    ) -> dict[str, Predictions]:
-        """What the four encoders say about the images."""
-        n, m, c = len(labels), len(NAMES), len(CLASSES[self.classes])
-        n_groups = int(group.max()) + 1
-        effect = _half_shared(generator, n_groups, m)[group]
-        margin = (
-            self.skills() + self.icc**0.5 * effect + (1 - self.icc) ** 0.5 * _half_shared(generator, n, m)
-        )
-        groups, names = tuple(map(str, group)), tuple(map(str, range(n)))
-        found = {}
-        for k, name in enumerate(NAMES):
-            p = probabilities(margin[:, k], labels, c, generator)
-            found[name] = Predictions(
-                p, labels, p.argmax(axis=1), tuple(f"class {j}" for j in range(c)), names, groups
-            )
-        return found
+    def __str__(self) -> str:
+        return f"{self.classes} | {self.accuracy:g} | {self.groups} | {self.sizes} | {self.effect}"
 
 
-def _half_shared(generator: np.random.Generator, n: int, m: int) -> Floats:
-    own, common = generator.normal(size=(n, m)), generator.normal(size=(n, 1))
+def _mixed(draw, n: int) -> Floats:
+    """Three columns that share half of their variance."""
+    common, own = draw((n, 1)), draw((n, len(NAMES)))
     return np.asarray(SHARED**0.5 * common + (1 - SHARED) ** 0.5 * own)
 
 
-def probabilities(margin: Floats, labels: Ints, c: int, generator: np.random.Generator) -> Floats:
-    """Probabilities [n, c]: the margin decides between the true class and one other, drawn at random."""
+def runs_of(labels: Ints, group: Ints, margin: Floats, c: int, rng: np.random.Generator) -> dict:
+    """Predictions of every encoder: the margin decides between the true class and one other."""
+    from histobench.roi.predictions import Predictions
+
     n = len(labels)
-    other = (labels + generator.integers(1, c, n)) % c
-    scores = np.full((n, c), -4.0) + 0.1 * generator.normal(size=(n, c))
-    scores[np.arange(n), labels] = margin
-    scores[np.arange(n), other] = -margin
-    scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    # A large negative margin must not make a third class the most probable one: two columns decide.
-    return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+    found = {}
+    for k, name in enumerate(NAMES):
+        other = (labels + rng.integers(1, c, n)) % c
+        scores = np.full((n, c), -4.0) + 0.1 * rng.normal(size=(n, c))
+        scores[np.arange(n), labels], scores[np.arange(n), other] = margin[:, k], -margin[:, k]
+        p = np.exp(scores - scores.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        found[name] = Predictions(
+            p, labels, p.argmax(axis=1), tuple(map(str, range(c))), tuple(map(str, range(n))),
+            tuple(map(str, group)),
+        )  # fmt: skip
+    return found
 
 
-@lru_cache(maxsize=256)
-def truths(shares: tuple[float, ...], skills: tuple[float, ...]) -> dict[str, Floats]:
-    """The true value of every metric of every encoder."""
-    share, right = np.array(shares), special.ndtr(np.array(skills))
-    c = len(share)
-    generator = np.random.default_rng(1)
-    found: dict[str, list[float]] = {metric: [] for metric in METRICS}
-    for accuracy, skill in zip(right, skills, strict=True):
-        confusion = share[:, None] * np.where(np.eye(c) == 1, accuracy, (1 - accuracy) / (c - 1))
-        values = label_metrics_of(confusion[None], ["f1_score"])
-        found["accuracy"].append(float(accuracy))
-        found["balanced_accuracy"].append(float(accuracy))
-        found["f1_score"].append(float(values["f1_score"][0]))
-        if c == 2:
-            found["auroc"].append(float(special.ndtr(2**0.5 * skill)))
-            continue
-        labels = generator.choice(c, size=60_000, p=share)
-        margin = skill + generator.normal(size=len(labels))
-        p = probabilities(margin, labels, c, generator)
-        found["auroc"].append(auroc_left_out(p, labels, np.arange(len(labels)) % 2)[0])
-    return {metric: np.array(values) for metric, values in found.items()}
+def classification(cell: Cell, draws: int, seed: int) -> dict[str, dict[str, float]]:
+    """Metric -> coverage, width, and false claims of the table of three encoders, in percent."""
+    from histobench.roi.comparison.left_out_table import left_out_table
+    from histobench.roi.comparison.sampling_units import SamplingUnits
+    from histobench.roi.comparison.table_statistics import metric_statistics
+    from histobench.roi.metrics.formulas import label_metrics_of
+    from histobench.roi.metrics.left_out import auroc_left_out
 
-
-def measure(cell: Cell, draws: int, seed: int, *, percentile: bool = False) -> dict[str, Any]:
-    """Shares of draws in which each statement of the table is false, and of draws with an interval."""
-    generator = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
-    true = truths(tuple(cell.shares), tuple(cell.skills()))
-    tallies = {metric: _Tally() for metric in METRICS}
+    rng = np.random.default_rng([seed, zlib.crc32(str(cell).encode())])
+    c = len(CLASSES[cell.classes])
+    parts = [cell.draw(rng) for _ in range(max(3000 // cell.groups, 40))]
+    labels, margin = (np.concatenate([part[k] for part in parts]) for k in (0, 2))
+    error = 1 - cell.accuracy
+    skill = -np.array([np.quantile(margin[:, k], min(x * error, 0.9)) for k, x in enumerate((1, 1, 1.5))])
+    skill[:2] = skill[:2].mean()
+    truth: dict[str, Floats] = {}
+    for name, run in zip(NAMES, runs_of(labels, labels, margin + skill, c, rng).values(), strict=True):
+        confusion = np.bincount(labels * c + run.predicted, minlength=c * c).reshape(1, c, c).astype(float)
+        values = label_metrics_of(confusion, METRICS[:3])
+        area = auroc_left_out(run.probabilities, labels, np.arange(len(labels)) % 2)[0]
+        row = [*(float(values[metric][0]) for metric in METRICS[:3]), area]
+        truth[name] = np.array(row)
+    truth["a"] = truth["b"] = (truth["a"] + truth["b"]) / 2
+    kept = {metric: Kept() for metric in METRICS}
     for _ in range(draws):
-        labels, group = cell.draw(generator)
-        runs = cell.predictions(labels, group, generator)
+        labels, group, margin = cell.draw(rng)
+        runs = runs_of(labels, group, margin + skill, c, rng)
         units = SamplingUnits.of(runs["a"])
-        tables = left_out_table(runs, METRICS, units)
-        for metric, found in tables.items():
-            statistics = metric_statistics(metric, found, runs, units)
-            tallies[metric].add(statistics, dict(zip(NAMES, true[metric], strict=True)))
-            if percentile:
-                tallies[metric].add_older(_percentile(metric, runs["a"], units), true[metric][0])
-    return {"cell": asdict(cell), "draws": draws, "metrics": {m: t.shares(draws) for m, t in tallies.items()}}
+        for place, (metric, found) in enumerate(left_out_table(runs, METRICS, units).items()):
+            statistics = metric_statistics(metric, found, units)
+            true = {name: float(truth[name][place]) for name in NAMES}
+            kept[metric].add(found.values[0], statistics.intervals["a"], true["a"])
+            kept[metric].add_table(statistics, true)
+    return {metric: each.shares() for metric, each in kept.items()}
 
 
-def _percentile(metric: str, run: Predictions, units: SamplingUnits) -> Interval:
-    evaluate = over_all_classes(one_metric({"a": run}, metric), run.labels, metric=metric)
-    return percentile_interval(replicates_of_all(evaluate, units.design, n_resamples=300, seed=0)["a"])
-
-
-class _Tally:
-    """Counts of one metric of one cell."""
+class Kept:
+    """Estimates, intervals and claims of one measure of one cell."""
 
     def __init__(self) -> None:
-        self.single = self.single_missed = 0
-        self.pairs = self.pair_missed = self.family_missed = self.false_claims = 0
-        self.claims = self.best_missed = self.winner_missed = self.winners = 0
-        self.older = self.older_missed = 0
-        self.width: list[float] = []
-        self.pair_width: list[float] = []
+        self.values: list[float] = []
+        self.bounds: list[tuple[float, float]] = []
+        self.held: list[bool] = []
+        self.tables = self.false = self.claims = self.winners = self.winners_held = 0
 
-    def add(self, statistics: MetricStatistics, true: dict[str, float]) -> None:
-        interval = statistics.intervals["a"]
-        if interval.low is not None:
-            self.single += 1
-            self.single_missed += not interval.contains(true["a"])
-            self.width.append(interval.high - interval.low)
+    def add(self, value: float, interval, truth: float) -> None:
+        if interval is not None and interval.low is not None:
+            self.values.append(float(value))
+            self.bounds.append((interval.low, interval.high))
+            self.held.append(interval.contains(truth))
+
+    def add_table(self, statistics, true: dict[str, float]) -> None:
         if not statistics.test:
             return
-        self.pairs += 1
         pairs = statistics.pairs
         first, second = pairs.places
-        value = np.array([true[name] for name in pairs.names])
-        difference = value[first] - value[second]
-        both = [k for k in range(len(pairs)) if {pairs.names[first[k]], pairs.names[second[k]]} == {"a", "d"}]
-        k = both[0]
-        self.pair_missed += not pairs.own_low[k] - 1e-12 <= difference[k] <= pairs.own_high[k] + 1e-12
-        self.pair_width.append(pairs.own_high[k] - pairs.own_low[k])
-        missed = (pairs.low > difference + 1e-12) | (pairs.high < difference - 1e-12)
-        self.family_missed += bool(missed.any())
-        self.false_claims += bool((pairs.holds & (np.sign(pairs.difference) != np.sign(difference))).any())
-        self.claims += bool((pairs.holds & (difference != 0)).any())
-        listed = statistics.standings.best.listed()
-        self.best_missed += sum(name not in listed for name in "abc") / 3
+        apart = np.array(
+            [true[pairs.names[i]] - true[pairs.names[j]] for i, j in zip(first, second, strict=True)]
+        )
+        self.tables += 1
+        self.false += bool((pairs.holds & (np.sign(pairs.difference) != np.sign(apart))).any())
+        self.claims += bool((pairs.holds & (apart != 0)).any())
         winner = statistics.standings.winner
         if winner.interval.low is not None:
             self.winners += 1
-            self.winner_missed += not winner.interval.contains(true[winner.name])
+            self.winners_held += winner.interval.contains(true[winner.name])
 
-    def add_older(self, interval: Interval, true: float) -> None:
-        self.older += interval.low is not None
-        self.older_missed += not interval.contains(true)
-
-    def shares(self, draws: int) -> dict[str, float | None]:
-        """In percent of the draws that have the statement."""
-
-        def percent(count: float, of: int) -> float | None:
-            return round(100 * count / of, 2) if of >= 0.1 * draws else None
-
-        return {
-            "have an interval": round(100 * self.single / draws, 1),
-            "have comparisons": round(100 * self.pairs / draws, 1),
-            "single": percent(self.single - self.single_missed, self.single),
-            "difference": percent(self.pairs - self.pair_missed, self.pairs),
-            "all differences": percent(self.pairs - self.family_missed, self.pairs),
-            "winner": percent(self.winners - self.winner_missed, self.winners),
-            "false claim": percent(self.false_claims, self.pairs),
-            "best missed": percent(self.best_missed, self.pairs),
-            "percentile": percent(self.older - self.older_missed, self.older) if self.older else None,
-            "power": percent(self.claims, self.pairs),
-            "width": round(float(np.median(self.width)), 4) if self.width else None,
-            "width of difference": round(float(np.median(self.pair_width)), 4) if self.pair_width else None,
-        }
+    def shares(self) -> dict[str, float]:
+        """Coverage in percent, relative width, and what the tables came to."""
+        if len(self.values) < 20:
+            return {}
+        low, high = np.quantile(self.values, [0.025, 0.975])
+        width = float(np.mean([b - a for a, b in self.bounds]))
+        found = {"coverage": 100 * float(np.mean(self.held)), "width": width / max(high - low, 1e-9)}
+        if self.tables:
+            found |= {
+                "false": 100 * self.false / self.tables,
+                "power": 100 * self.claims / self.tables,
+                "winner": 100 * self.winners_held / max(self.winners, 1),
+            }
+        return found
 
 
-def grid(*, quick: bool = False) -> list[Cell]:
-    """All cells, those that decide most first; `quick` takes a part of them.
-
-    One class in each group needs three groups of the rarest class, which 30:1 and nine classes do not have.
-    """
+def grid(*, quick: bool) -> list[Cell]:
+    """The cells from 12 groups up; `quick` takes a part of them."""
     cells = [
-        Cell(classes, groups, sizes, per_group, icc, accuracy)
-        for classes, groups, sizes, per_group, icc, accuracy in product(
-            CLASSES, (8, 12, 20, 40), SIZES, ("mixed", "one class"), (0.0, 0.3, 0.6), (0.6, 0.9, 0.98, 0.99)
+        Cell(classes, accuracy, groups, *kind)
+        for classes, accuracy, groups, kind in product(CLASSES, (0.8, 0.9, 0.97, 0.995), (12, 20, 40), KINDS)
+    ]
+    return cells[::23] if quick else cells
+
+
+def others(*, quick: bool) -> list[tuple[str, object, int]]:
+    """(kind, case, how many more or fewer draws) of what is not classification."""
+    import agent_coverage
+    import consult_coverage
+    import robustness_coverage
+    import target_coverage
+
+    jobs: list[tuple[str, object, int]] = [("target", case, 1) for case in target_coverage.CASES]
+    jobs += [("mint", setting, 2) for setting in agent_coverage.settings(quick=False)[::9]]
+    jobs += [
+        ("consult", setting, 1) for setting in consult_coverage.grid(False)[1::7] if setting.groups >= 12
+    ]
+    jobs += [("robustness", place, 4) for place in (0, 2, 5, 8, 10)][: len(robustness_coverage.CELLS)]
+    return jobs[::12] if quick else jobs
+
+
+def measured(job: tuple[str, object, int, int]) -> tuple[str, object, dict[str, dict[str, float]]]:
+    """One cell of any kind."""
+    kind, case, draws, seed = job
+    if kind == "classification":
+        return kind, case, classification(case, draws, seed)
+    if kind == "target":
+        import target_coverage as study
+    elif kind == "mint":
+        import agent_coverage as study
+    elif kind == "consult":
+        import consult_coverage as study
+    else:
+        import robustness_coverage as study
+    kept: dict[str, Kept] = {}
+    for name, value, interval, truth in study.samples(case, draws, seed):
+        kept.setdefault(name, Kept()).add(value, interval, truth)
+    return kind, case, {name: each.shares() for name, each in kept.items()}
+
+
+def table(rows: list[tuple[str, object, dict[str, dict[str, float]]]]) -> tuple[str, list[str]]:
+    """The page in Markdown, and the goals that were missed."""
+    lines, missed = [], []
+    columns = (
+        "measure", "cells", "coverage, ordinary: worst, mean", "coverage, heavy: worst, mean",
+        "width: median, nine of ten below, largest", "false claims: mean, worst", "winner: worst",
+    )  # fmt: skip
+    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    every: dict[str, list[tuple[object, dict[str, float], bool]]] = {}
+    for kind, case, found in rows:
+        for name, shares in found.items():
+            label = name if kind == "classification" else f"{kind}: {name.partition('@')[0]}"
+            heavy = kind == "classification" and case.heavy
+            if shares:
+                every.setdefault(label, []).append((case, shares, heavy))
+    worst: list[tuple[float, str]] = []
+    for label, cells in every.items():
+        ordinary, heavy = (
+            [shares["coverage"] for _, shares, is_heavy in cells if is_heavy == which]
+            for which in (False, True)
         )
-    ]
-    cells = [cell for cell in cells if cell.per_group == "mixed" or cell.classes in ("1:1", "9:1")]
-    # Each pair of values of any two settings occurs; of all combinations a third is left.
-    levels = {0.0: 0, 0.3: 1, 0.6: 2}
-    kept = [
-        cell
-        for cell in cells
-        if (
-            list(CLASSES).index(cell.classes)
-            + (8, 12, 20, 40).index(cell.groups)
-            + SIZES.index(cell.sizes)
-            + levels[cell.icc]
-            + (0.6, 0.9, 0.98, 0.99).index(cell.accuracy)
-        )
-        % 3
-        == 0
-    ]
-    kept.sort(key=lambda cell: (cell.groups != 12, cell.classes == "nine uneven"))
-    return kept[::11] if quick else kept
+        widths = np.array([shares["width"] for _, shares, _ in cells])
+        false = [shares["false"] for _, shares, _ in cells if "false" in shares]
+        winner = [shares["winner"] for _, shares, _ in cells if "winner" in shares]
+        goal = GOALS.get(label, OTHER_GOALS)
+        checks = [
+            (min(ordinary, default=100.0) >= goal[0], f"{label}: ordinary coverage below {goal[0]:g}"),
+            (min(heavy, default=100.0) >= goal[1], f"{label}: heavy coverage below {goal[1]:g}"),
+            (float(np.median(widths)) <= goal[2], f"{label}: median width above {goal[2]:g}"),
+            (float(np.quantile(widths, 0.9)) <= goal[3], f"{label}: nine of ten widths above {goal[3]:g}"),
+            (float(widths.max()) <= goal[4], f"{label}: largest width above {goal[4]:g}"),
+            (float(np.mean(false or [0])) <= FALSE_CLAIMS, f"{label}: mean false claims too many"),
+            (max(false, default=0) <= WORST_FALSE_CLAIMS, f"{label}: worst false claims too many"),
+        ]  # fmt: skip
+        missed += [words for met, words in checks if not met]
 
+        def both(values: list[float], pick) -> str:
+            return f"{pick(values):.1f}, {np.mean(values):.1f}" if values else "-"
 
-#: statement -> (the least coverage, or the largest error, in percent)
-WANTED = {"single": 92.0, "difference": 92.0, "all differences": 92.0, "winner": 92.0, "false claim": 6.0}
-
-
-def shortfall(shares: dict[str, float | None]) -> float:
-    """By how many percent the worst statement of a cell misses what is wanted; negative where none does."""
-    missed = [
-        (value - WANTED[name]) if name == "false claim" else (WANTED[name] - value)
-        for name in WANTED
-        if (value := shares[name]) is not None
-    ]
-    return max(missed, default=-100.0)
-
-
-def markdown(results: list[dict[str, Any]], *, rows: int = 30) -> str:
-    """The cells of 12 groups and more, worst first, and what the smaller ones come to."""
-    flat = [(r["cell"], metric, shares) for r in results for metric, shares in r["metrics"].items()]
-    shown = sorted((x for x in flat if x[0]["groups"] >= 12), key=lambda x: -shortfall(x[2]))
-    older = any(x[2]["percentile"] is not None for x in flat)
-    names = [*WANTED, "have an interval", "power", *(["percentile"] if older else [])]
-    draws = max(result["draws"] for result in results)
-    lines = [
-        f"{len(results)} cells, {draws} test sets each, half as many with 8 and 40 groups; one standard "
-        f"error near 95 is {100 * (0.05 * 0.95 / draws) ** 0.5:.1f}. Worst first; `-`: there is a reason "
-        "instead.",
-        "",
-        "| metric | classes | groups | sizes | per group | ICC | accuracy | " + " | ".join(names) + " |",
-        "|---" * (7 + len(names)) + "|",
-    ]
-    for cell, metric, shares in shown[:rows]:
-        numbers = ["-" if shares[name] is None else f"{shares[name]:.1f}" for name in names]
-        lines.append("| " + " | ".join([metric, *map(str, cell.values()), *numbers]) + " |")
-    for least, most in ((12, 10**9), (0, 11)):
-        part = [x for x in flat if least <= x[0]["groups"] <= most]
-        missed = sum(shortfall(x[2]) > 0 for x in part)
-        none = sum(x[2]["have an interval"] < 10 for x in part)
-        words = "12 groups and more" if least else "8 groups"
-        lines.append("")
+        width = f"{np.median(widths):.2f}, {np.quantile(widths, 0.9):.2f}, {widths.max():.1f}"
+        claims = f"{np.mean(false):.1f}, {max(false):.1f}" if false else "-"
         lines.append(
-            f"{words}: {len(part)} combinations of cell and metric, {missed} miss what is wanted, "
-            f"{none} have an interval in fewer than 10% of test sets."
+            f"| {label} | {len(cells)} | {both(ordinary, min)} | {both(heavy, min)} | {width} | {claims} "
+            f"| {f'{min(winner):.1f}' if winner else '-'} |"
         )
-        for name in WANTED:
-            values = [x[2][name] for x in part if x[2][name] is not None]
-            if values:
-                worst = max(values) if name == "false claim" else min(values)
-                lines.append(f"- {name}: worst {worst:.1f}, mean {np.mean(values):.1f}")
-    return "\n".join(lines) + "\n"
-
-
-def _measured(cell: Cell, draws: int, seed: int, percentile: bool) -> dict[str, Any]:
-    # The ends of the range of groups decide least.
-    return measure(cell, draws if cell.groups in (12, 20) else draws // 2, seed, percentile=percentile)
+        worst += [(shares["coverage"], f"{label} | {case} | {shares['coverage']:.1f} | {shares['width']:.2f}")
+                  for case, shares, _ in cells]  # fmt: skip
+    lines += [
+        "",
+        "The ten cells of lowest coverage:",
+        "",
+        "| measure and cell | coverage | width |",
+        "|---|---|---|",
+    ]
+    for _, text in sorted(worst)[:10]:
+        head, coverage, width = text.rsplit(" | ", 2)
+        lines.append(f"| {head.replace(' | ', ', ')} | {coverage} | {width} |")
+    return "\n".join(lines), missed
 
 
 def main() -> int:
-    """Simulate, print the table, and write it where asked."""
+    """Simulate and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--draws", type=int, help="test sets of each cell (default: 1000; 100 with --quick)")
-    parser.add_argument("--seed", type=int, default=27)
+    parser.add_argument("--draws", type=int, help="data sets of a cell (default: 300; 60 with --quick)")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="an eleventh of the cells")
-    parser.add_argument("--percentile", action="store_true", help="also the older percentile bootstrap")
-    parser.add_argument("--seconds", type=float, help="start no new cell after this many seconds")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
+    parser.add_argument("--quick", action="store_true", help="a few cells")
+    parser.add_argument("--only", choices=("classification", "target", "mint", "consult", "robustness"))
     args = parser.parse_args()
-    draws = args.draws or (100 if args.quick else 1000)
-    results: list[dict[str, Any]] = []
+    draws = args.draws or (60 if args.quick else 300)
+    jobs = [("classification", cell, draws, args.seed) for cell in grid(quick=args.quick)]
+    jobs += [
+        (kind, case, max(draws // share, 20), args.seed) for kind, case, share in others(quick=args.quick)
+    ]
+    jobs = [job for job in jobs if args.only in (None, job[0])]
+    jobs.sort(key=lambda job: job[0] != "robustness")  # the longest first
     started = time.monotonic()
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        cells = grid(quick=args.quick)
-        waiting = [pool.submit(_measured, cell, draws, args.seed, args.percentile) for cell in cells]
-        for future in waiting:
-            if args.seconds and time.monotonic() - started > args.seconds and future.cancel():
-                continue
-            results.append(future.result())
-            print(f"{len(results)} of {len(waiting)} cells, {time.monotonic() - started:.0f} s", flush=True)
-    page = markdown(results)
-    print(page)
-    if args.out:
-        args.out.with_suffix(".json").write_text(json.dumps(results, indent=1))
-        args.out.with_suffix(".md").write_text(page)
-    return 0
+        rows = list(pool.map(measured, jobs))
+    page, missed = table(rows)
+    command = f"python benchmarks/studies/statistics_study.py {' '.join(sys.argv[1:])}".strip()
+    print(f"`{command}`: {len(jobs)} cells, {draws} data sets each, {time.monotonic() - started:.0f} s "
+          f"with {args.workers} processes.\n\n{page}\n")  # fmt: skip
+    print("\n".join(f"MISSED {words}" for words in missed) or "All goals are met.", file=sys.stderr)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""How often 95% intervals of targets that are not classes hold the true value.
-
-    python benchmarks/studies/target_coverage.py [--draws 1000]
+"""Targets that are not classes, simulated: cases of `statistics_study.py`.
 
 A hidden score of each patient makes the truth, and a noisy copy of it the prediction; tiles, where a case has
 them, share most of both with their patient. The true value is that of 20,000 patients under the same training
-patients, on whom the weights of Uno's C depend. `docs/how-to/targets.md` quotes the outcome.
+patients, on whom the weights of Uno's C depend.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
+from histobench.statistics.intervals import Interval
 
 Floats = NDArray[np.float64]
 
@@ -33,9 +31,7 @@ class Case:
     noise: float = 1.0
     rare: float = 0.3  # share of patients that are censored, or that have the rarest label
 
-    @property
-    def name(self) -> str:
-        """For the table."""
+    def __str__(self) -> str:
         tiles = f" x {self.tiles} tiles" if self.tiles > 1 else ""
         what = {"survival": "censored", "multilabel": "with the rarest label"}.get(self.kind)
         return f"{self.kind}, {self.patients} patients{tiles}, noise {self.noise:g}" + (
@@ -103,52 +99,15 @@ def lives(score: Floats, censored: float, rng: np.random.Generator) -> Floats:
     return np.stack([np.minimum(lived, end), lived <= end], axis=1).astype(float)
 
 
-def coverage(case: Case, draws: int, *, seed: int = 0, many: int = MANY) -> dict[str, tuple[float, float]]:
-    """Metric -> the share of intervals that hold the true value, and the share of draws that have one."""
+def samples(
+    case: Case, draws: int, seed: int, *, many: int = MANY
+) -> Iterator[tuple[str, float, Interval, float]]:
+    """Of each draw and metric: its name, estimate, interval and true value."""
     rng = np.random.default_rng([seed, case.patients, case.tiles, round(100 * case.noise)])
     train = lives(rng.normal(size=TRAINING), case.rare, rng)
     whole = target_metrics(draw(case, many // case.tiles, rng, train))
-    held = {name: [0, 0] for name in whole}
     for _ in range(draws):
         table = TargetTable.of({"a": draw(case, case.patients, rng, train)})
         for name, score in whole.items():
-            interval = table.intervals(name)["a"] if name in table.found else None
-            if interval is not None and interval.low is not None:
-                assert score.value is not None
-                held[name][0] += interval.contains(score.value)
-                held[name][1] += 1
-    return {
-        name: (hits / tries if tries else float("nan"), tries / draws) for name, (hits, tries) in held.items()
-    }
-
-
-def main() -> int:
-    """Print the coverage of every case, and the least and the mean of each metric."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--kind", default="")
-    args = parser.parse_args()
-    every: dict[tuple[str, str], list[float]] = {}
-    for case in CASES:
-        if args.kind in ("", case.kind):
-            shares = coverage(case, args.draws)
-            print(
-                f"{case.name}: "
-                + ", ".join(
-                    f"{name} {100 * held:.1f}" + (f" ({100 * known:.0f}% have one)" if known < 1 else "")
-                    for name, (held, known) in shares.items()
-                ),
-                flush=True,
-            )
-            for name, (held, _) in shares.items():
-                every.setdefault((case.kind, name.partition("@")[0]), []).append(held)
-    print("\n| target | metric | worst | mean |\n|---|---|---|---|")
-    for (kind, name), shares in every.items():
-        print(f"| {kind} | {name} | {100 * np.nanmin(shares):.1f} | {100 * np.nanmean(shares):.1f} |")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            if name in table.found and score.value is not None:
+                yield name, float(table.found[name].values[0]), table.intervals(name)["a"], score.value

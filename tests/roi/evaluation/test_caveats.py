@@ -47,7 +47,7 @@ def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     assert f"(1) {said}" in table
     content = json.loads(TaskFiles.of(tmp_path / "16", "KNN").complete.read_text())
     assert any(said in text for text in content["additional_info"]["caveats"])
-    assert main(["compare", str(tmp_path), "--n_bootstrap", "200"]) == 0
+    assert main(["compare", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.count("] (1)") == 2  # with an interval or without one
     assert f"(1) {said}" in shown
