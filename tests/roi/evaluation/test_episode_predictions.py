@@ -184,5 +184,5 @@ def test_without_probabilities_areas_say_that_they_are_over_episodes_alone(
     (run, *_) = load_runs(request_.results_dir)
     found = run_intervals(run, BootstrapSettings(n_bootstrap=50))["metrics"]
     assert found["auroc"]["over"] == "episodes"
-    assert "`keep_probabilities`" in found["auroc"]["note"]
+    assert "over episodes alone" in found["auroc"]["note"]
     assert "over" not in found["balanced_accuracy"]

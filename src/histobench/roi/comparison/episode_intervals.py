@@ -56,6 +56,8 @@ def crossed_columns(
     """
     means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
     found = with_unseen(metric, LeaveOneOut(names, means[0], means[1:]), runs, units)
+    if all(len(values) == 1 for values in each):
+        return found
     if len({len(values) for values in each}) == 1:
         shared = [interaction_variance(values[:, 1:]) for values in each]
         return crossed(found, np.stack([values[:, 0] for values in each], axis=1), interaction=shared)
@@ -145,9 +147,12 @@ NOT_KEPT = "no interval: the probabilities of each episode were not kept; evalua
 NO_FILE = "no interval: the predictions of each episode were not kept; evaluate again"
 
 
-def too_few_episodes(count: int) -> str:
-    """Why a mean over so many episodes or runs has no interval; empty where it has one."""
-    if count >= FEWEST_EPISODES:
+def too_few_episodes(count: int, task: str) -> str:
+    """Why a mean over so many episodes or runs has no interval; empty where it has one.
+
+    One training run is an evaluation like any other: its interval is over the test units.
+    """
+    if count >= FEWEST_EPISODES or (count == 1 and task != FEW_SHOT):
         return ""
     return f"no interval: {count} episodes or runs (an interval needs {FEWEST_EPISODES})"
 
@@ -199,8 +204,10 @@ def reports_episodes(run: StoredRun) -> bool:
     return TaskFiles.beside(run.path).per_episode.exists()
 
 
-def resampled_with(run: StoredRun, units: SamplingUnits) -> str:
+def resampled_with(run: StoredRun, n_episodes: int, units: SamplingUnits) -> str:
     """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
+    if n_episodes == 1:
+        return units.resampled
     return f"{'episodes' if run.task == FEW_SHOT else 'training runs'} and {units.resampled}"
 
 
@@ -221,7 +228,8 @@ def episode_tables(
     aligned = {name: _aligned(run, reference) for name, run in named.items()}
     kept = {name: episodes for name, episodes in aligned.items() if episodes is not None}
     known = [known_metrics(episodes) for episodes in kept.values()]
-    few = too_few_episodes(min((len(episodes) for episodes in kept.values()), default=FEWEST_EPISODES))
+    fewest = min((len(episodes) for episodes in kept.values()), default=FEWEST_EPISODES)
+    few = too_few_episodes(fewest, next(iter(named.values())).task)
     crossed_over = [
         metric
         for metric in metrics
@@ -234,7 +242,7 @@ def episode_tables(
         if metric in crossed_over:
             columns = [left_out[name][metric] for name in named]
             found = crossed_columns(metric, tuple(named), columns, list(predictions.values()), units)
-            words = resampled_with(next(iter(named.values())), units)
+            words = resampled_with(next(iter(named.values())), fewest, units)
             # Half-precision probabilities move an area by less than its last printed digit.
             moved = found.left_out + (values - found.values)
             tables[metric] = EpisodeTable(replace(found, values=values, left_out=moved), words)

@@ -26,6 +26,7 @@ from histobench.roi.comparison.sampling_units import (
     design_of,
     scored,
 )
+from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -136,7 +137,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
     columns = run.per_episode
     if columns is not None:
         n_episodes = len(next(iter(columns.values())))
-        content |= {"num_episodes": n_episodes, "left_out": resampled_with(run, units)}
+        content |= {"num_episodes": n_episodes, "left_out": resampled_with(run, n_episodes, units)}
         return content | {"metrics": crossed_entries(run, units), "per_class": {}}
     values, intervals = run_metric_intervals(predictions)
     entries = {
@@ -326,9 +327,13 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     else:
         known = scored(predictions)
         units = SamplingUnits.of(known)
-        content |= {"resampling": CROSSED, "resampled": resampled_with(run, units)}
+        content |= {"resampling": CROSSED, "resampled": resampled_with(run, n_episodes, units)}
         found = crossed_entries(run, units)
-        over_episodes |= {name: entry for name, entry in found.items() if entry["ci_lower"] is not None}
+        over_episodes |= {
+            name: entry
+            for name, entry in found.items()
+            if entry["ci_lower"] is not None or name in CALIBRATION_METRICS
+        }
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
     content["averaged_predictions"] = {
