@@ -28,7 +28,7 @@ FEWEST_DEGREES = 2.0
 #: Student's t is not taken with fewer degrees of freedom than this.
 LEAST_FREEDOM = 3.0
 #: The correlation of unseen mistakes within a unit: nothing in the data can tell it.
-ASSUMED_CORRELATION = 0.1
+ASSUMED_CORRELATION = 0.05
 #: Bunches of mistakes that an interval allows to be unseen: as many as Wilson's adds (1.96^2 / 2). With
 #: fewer, a better model could have a wider interval than a worse one.
 UNSEEN_BUNCHES = 2.0
@@ -150,7 +150,7 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
 def bunch(sizes: ArrayLike) -> float:
     """How many images turn wrong together in one unit, of units with so many images.
 
-    >>> bunch([1, 1, 1]), bunch([11, 11])
+    >>> bunch([1, 1, 1]), bunch([21, 21])
     (1.0, 2.0)
     """
     each = np.asarray(sizes, dtype=np.float64)

@@ -107,7 +107,7 @@ def test_values_without_an_end_keep_to_the_side_that_they_have() -> None:
 
 def test_bunches_grow_with_groups_and_with_errors_that_come_together() -> None:
     assert bunch(np.ones(50)) == 1.0
-    assert bunch(np.full(5, 21)) == pytest.approx(3.0)
+    assert bunch(np.full(5, 21)) == pytest.approx(2.0)
     sizes = np.full(10, 20.0)
     together, apart = np.zeros((10, 1)), np.full((10, 1), 2.0)
     together[0] = 20

@@ -68,7 +68,7 @@ def test_over_groups_the_interval_is_the_rule_written_out() -> None:
     n, x = sizes.sum(), errors.sum()
     without = 1 - (x - errors) / (n - sizes)
     pull = np.sqrt(13 / 14) * (without.mean() - without)
-    assumed = 1 + 0.1 * ((sizes**2).sum() / n - 1)
+    assumed = 1 + 0.05 * ((sizes**2).sum() / n - 1)
     measured = (((errors - sizes * x / n) ** 2).sum() + assumed) / (x * (1 - x / n) + 1)
     move = max(assumed, measured) / n
     fourth = (pull**4).sum() / (pull**2).sum() ** 2

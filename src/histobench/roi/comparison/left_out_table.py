@@ -144,16 +144,12 @@ class TargetTable:
         units = SamplingUnits.of_target(reference)
         design = sampling_design(len(reference), clusters=units.group_of)
         each = [leave_one_out(evaluate_target(run), design) for run in same.values()]
-        found = {
-            metric: replace(
-                each[0],
-                names=tuple(same),
-                values=np.array([run.values[place] for run in each]),
-                left_out=np.stack([run.left_out[:, place] for run in each], axis=1),
-                unseen=target_moves(metric, list(same.values()), units),
-            )
-            for place, metric in enumerate(each[0].names)
-        }
+        found = {}
+        for place, metric in enumerate(each[0].names):
+            values = np.array([run.values[place] for run in each])
+            left_out = np.stack([run.left_out[:, place] for run in each], axis=1)
+            table = replace(each[0], names=tuple(same), values=values, left_out=left_out)
+            found[metric] = replace(table, unseen=target_moves(metric, table, list(same.values()), units))
         return cls(units, found, reference)
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:

@@ -17,7 +17,7 @@ from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.formulas import PerImage, label_metrics_of
 from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions, TargetPredictions
-from histobench.statistics.jackknife import LeaveOneOut, bunch, turning
+from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -147,7 +147,8 @@ def area_moves(
                 rank = max(beaten, 0.5 / len(other) ** 0.5)
                 if precision and place == 1:
                     rank *= np.log(1 + sizes[0]) * sizes[1] / sizes[0]
-                moves[2 * p + place, m] = -min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
+                move = min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
+                moves[2 * p + place, m] = -move / UNSEEN_BUNCHES**0.5  # one bunch of each side
     return moves
 
 
@@ -161,10 +162,11 @@ def _loss_moves(name: str, runs: Sequence[Predictions], units: SamplingUnits) ->
     return np.array([worst]) * bunch(np.bincount(units.unit_of)) / len(units.labels)
 
 
-def target_moves(metric: str, runs: Sequence[TargetPredictions], units: SamplingUnits) -> Floats:
-    """Moves of a metric of a target that is not a class: [k, m]."""
+def target_moves(
+    metric: str, found: LeaveOneOut, runs: Sequence[TargetPredictions], units: SamplingUnits
+) -> Floats:
+    """Moves [k, m] of a metric of a target that is not a class: by a unit as bad as the worst one seen."""
     name, label = parts_of(metric)
-    share = bunch(np.bincount(units.unit_of)) / len(units.labels)
     if runs[0].kind == "multilabel":
         columns = slice(None) if label is None else slice(label, label + 1)
         truth = runs[0].truth[:, columns] > 0
@@ -172,10 +174,7 @@ def target_moves(metric: str, runs: Sequence[TargetPredictions], units: Sampling
         scores = [run.predicted[:, columns][:, both] for run in runs]
         precision = metric_of(name).kind == "auprc" or name.endswith("_ap")
         return area_moves(truth[:, both], scores, units.unit_of, precision=precision)
-    if runs[0].kind == "regression" and name in ("mae", "r2"):
-        errors = np.stack([np.abs(run.truth[:, 0] - run.predicted[:, 0]) for run in runs], axis=1)
-        if name == "mae":
-            return share * errors.max(axis=0)[None]
-        return -share * (errors.max(axis=0) ** 2 / max(float(runs[0].truth[:, 0].var()), 1e-300))[None]
-    least, most = {"fisher": (-1.0, 1.0)}.get(metric_of(name).scale, (0.0, 1.0))
-    return np.full((1, len(runs)), (1.0 if name == "mae" else -1.0) * share * (most - least))
+    worst = np.abs(found.influences).max(axis=0)[None] / UNSEEN_BUNCHES**0.5
+    least = bunch(np.bincount(units.unit_of)) / len(units.labels)
+    sign = 1.0 if metric_of(name).lower_is_better else -1.0
+    return np.asarray(sign * np.where(worst > 0, worst, least))
