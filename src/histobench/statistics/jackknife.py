@@ -99,7 +99,7 @@ class LeaveOneOut:
         squares = self.influences**2
         with np.errstate(divide="ignore", invalid="ignore"):
             fourth = (squares**2).sum(axis=0) / squares.sum(axis=0) ** 2
-            shown = 1.5 / np.maximum(fourth - 0.5 / u, 1e-12)
+            shown = 2 / np.maximum(fourth - 1 / u, 1e-12)
         most = max(u - 1.0, 1.0)
         sizes, shown = (
             np.clip(each, min(LEAST_FREEDOM, most), most)

@@ -72,7 +72,7 @@ def test_over_groups_the_interval_is_the_rule_written_out() -> None:
     measured = (((errors - sizes * x / n) ** 2).sum() + assumed) / (x * (1 - x / n) + 1)
     move = max(assumed, measured) / n
     fourth = (pull**4).sum() / (pull**2).sum() ** 2
-    by_size, shown = sizes.sum() ** 2 / (sizes**2).sum() - 1, 1.5 / (fourth - 0.5 / 14)
+    by_size, shown = sizes.sum() ** 2 / (sizes**2).sum() - 1, 2 / (fourth - 1 / 14)
     spread, single = ((errors - sizes * x / n) ** 2).sum() + 1, x * (1 - x / n) + 1
     alike = max(1 - single / spread, 0)
     by_size, shown = np.clip([by_size, shown], 3, 13)
