@@ -412,7 +412,7 @@ def test_a_disk_that_takes_nothing_is_one_line(
         raise OSError(code, os.strerror(code))
 
     _served("esca-tolkach", server, data_home, monkeypatch)
-    monkeypatch.setattr(transfer, "_append", refuse)
+    monkeypatch.setattr(transfer, "_stream", refuse)
     with pytest.raises(HistobenchError, match=r"(disk is full|Read-only).*the partial download is kept"):
         get("esca-tolkach", pause=0.01)
 
