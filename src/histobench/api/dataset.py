@@ -149,6 +149,7 @@ def load_dataset(
     label_column: str | None = None,
     split_column: str | None = None,
     root: str | Path | None = None,
+    tree: str | None = None,
     site_regex: str | None = None,
     site_columns: str | Sequence[str] = (),
     target: str = "class",
@@ -181,6 +182,8 @@ def load_dataset(
         "label" or "class"; "split").
     root : str or Path, optional
         Folder that relative paths start from (default: that of the CSV; the current one for a DataFrame).
+    tree : str, optional
+        What the folders above the images are, such as "split/class/patient" (default: recognized).
     site_regex : str, optional
         Regular expression whose named groups find hospital, scanner or stain in a path.
     site_columns : str or sequence of str, optional
@@ -220,6 +223,7 @@ def load_dataset(
             ("image_column", image_column),
             ("label_column", label_column),
             ("split_column", split_column),
+            ("tree", tree),
         )
     }
     for parameter, regex in (("group_regex", group_regex), ("site_regex", site_regex)):

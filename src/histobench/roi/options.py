@@ -64,6 +64,12 @@ class Origin:
         default_text="the folder of the table",
         kw_only=True,
     )
+    tree: str | None = option(
+        "what the folders above the images are, such as split/class/patient; * is any other folder",
+        default=None,
+        default_text="recognized, and shown",
+        kw_only=True,
+    )
     site_regex: str | None = option(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
         default=None,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import structure_findings
 from histobench.roi.data.source import DatasetSource, load_dataset
@@ -32,6 +33,11 @@ PATIENTS = [f"P{p}/{c}/{k}.png" for p in range(6) for c in ("tumor", "normal") f
             8,
         ),
         ([f"{c}/{m}/{k}.png" for c in "abc" for m in ("20x", "40x") for k in range(4)], "class/image", 0),
+        (
+            [f"{c}/P{p}{c}/S{k % 2}/{k}.png" for c in "ab" for p in range(4) for k in range(4)],
+            "class/patient/slide/image",
+            8,
+        ),
         ([f"tiles/{name}" for name in PATIENTS], "patient/class/image", 6),
         ([f"tiles/{c}/{k}.png" for c in "ab" for k in range(6)], "class/image", 0),
     ],
@@ -45,6 +51,67 @@ def test_trees_are_recognized(tmp_path: Path, names: list[str], tree: str, group
     assert len(dataset.notes) == 2
     assert len({image.group for image in images} - {None}) == groups
     assert dataset.classes in (("normal", "tumor"), ("a", "b"), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "name"),
+    [
+        ("split/class/patient", "{split}/{label}/{patient}/{k}.png"),
+        ("split/class/patient", "{split}/{label}/{patient}/roi/{k}.png"),
+        ("class/split/slide/image", "{label}/{split}/{patient}/{k}.png"),
+        ("*/patient/split/class", "export/{patient}/{split}/{label}/{k}.png"),
+    ],
+)
+def test_a_tree_is_read_as_asked(tmp_path: Path, tree: str, name: str) -> None:
+    for split in ("Train", "test"):
+        for label, patient in (("x1", "anna"), ("x2", "bert"), ("x2", "carl")):
+            fill(
+                tmp_path,
+                *(name.format(split=split, label=label, patient=split + patient, k=k) for k in range(2)),
+            )
+    dataset = load_dataset(tmp_path, tree=tree)
+    assert dataset.classes == ("x1", "x2")
+    assert {word: len(part) for word, part in dataset.splits.items()} == {"train": 6, "test": 6}
+    assert {image.group for image in dataset.splits["test"]} == {"testanna", "testbert", "testcarl"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--tree", "split/clas"), "`tree` 'split/clas': expected folders such as split/class/patient"),
+        (("--tree", "split/patient"), "with class among them"),
+        (("--tree", "class/class/split"), "each once"),
+        (("--tree", "class/patient"), "has no split; add split to it"),
+        (("--tree", "split/class", "--split", "0.5/0.5"), "has split; leave out"),
+        (("--tree", "split/class/patient/slide"), "is not below folders split/class/patient/slide"),
+        (("--tree", "class/split/patient"), "the folder x is not train, val or test"),
+    ],
+)
+def test_bad_trees(
+    tmp_path: Path, flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(
+        tmp_path,
+        *(f"{s}/{c}/{s}{p}/{k}.png" for s in ("train", "test") for c in "xy" for p in "ab" for k in "12"),
+    )
+    run = ["run", "--models", "tiny-vl", "--results", str(tmp_path / "r"), "--data", str(tmp_path), *flags]
+    for command in (["data", "check", str(tmp_path), *flags], run):
+        assert main(command) == 2
+        shown = " ".join("".join(capsys.readouterr()).split()).replace("--tree", "`tree`")
+        assert words in shown
+
+
+def test_whole_slides_in_a_table_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.svs").write_bytes(b"II*\0")
+    rows = ["a.svs,x,train", "b.svs,y,train", "c.svs,x,test", "d.svs,y,test"]
+    (tmp_path / "t.csv").write_text("\n".join(["image_path,label,split", *rows]) + "\n")
+    run = ["run", "--models", "tiny-vl", "--device", "cpu", "--results", str(tmp_path / "r"), "--data"]
+    for command in (["data", "check"], run):
+        assert main([*command, str(tmp_path / "t.csv")]) == 2
+        assert "a whole slide, not a tile: cut" in " ".join("".join(capsys.readouterr()).split())
+    with pytest.raises(HistobenchError, match="leave out `tree`"):
+        load_dataset(tmp_path / "t.csv", tree="split/class")
 
 
 def test_splits_above_a_tree_of_patients(tmp_path: Path) -> None:

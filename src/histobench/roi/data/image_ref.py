@@ -27,6 +27,12 @@ CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
 _INSIDE = re.compile("|".join(re.escape(f"{suffix}/") for suffix in CONTAINERS))
 #: A file, or a compressed member, that says it is larger is no tissue region.
 _MOST_BYTES = 1 << 30
+#: Whole slides, which have to be cut into tiles first.
+SLIDE_SUFFIXES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".czi")
+TILING = (
+    "cut them into tiles with TRIDENT, LazySlide or CLAM; histobench reads folders of tiles (PNG, JPEG, "
+    "TIFF) and the features that these tools write (`features`)"
+)
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 #: What changes when a file is written: size, two times, inode.
@@ -55,6 +61,8 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
 
     def read(self) -> bytes:
         with open(self.file, "rb", buffering=0, opener=plain_descriptor) as handle:
+            if self.name.lower().endswith(SLIDE_SUFFIXES):
+                raise OSError(errno.EFBIG, f"a whole slide, not a tile: {TILING}")
             if self.size < 0:
                 size = os.fstat(handle.fileno()).st_size
                 if size > _MOST_BYTES:

@@ -13,7 +13,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import open_plain
 from histobench.core.plain_data import parse_json
-from histobench.roi.data.image_ref import tar_members
+from histobench.roi.data.image_ref import SLIDE_SUFFIXES, TILING, tar_members
 from histobench.roi.data.image_table import ImageColumns
 from histobench.roi.data.roi_dataset import Problem, Reading
 from histobench.roi.data.sites import check_site_names, wanted_columns
@@ -32,12 +32,8 @@ _SHOWN = 4
 
 Found = tuple[str | None, str, str]  # split, class, path relative to the dataset's folder
 
-#: Whole slides, which have to be cut into tiles first.
-SLIDE_SUFFIXES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".czi", ".ome.tif", ".ome.tiff")
-_TILING = (
-    "cut them into tiles with TRIDENT, LazySlide or CLAM; histobench reads folders of tiles (PNG, JPEG, "
-    "TIFF) and the features that these tools write (`features`)"
-)
+#: What a folder of `tree` can be.
+_TREE_WORDS = ("split", "class", "patient", "slide", "*")
 #: Folders that are called like this are no patients and no classes: magnifications, sizes.
 _SCALE = re.compile(r"\d+(\.\d+)?(x|px)", re.IGNORECASE)
 
@@ -51,25 +47,74 @@ def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
     root = Path(path)
     called = wanted.name or root.resolve().name
     warnings: list[Problem] = []
-    root = _inner(root)
-    found, names = _walk(root, splitting=wanted.split is not None, warnings=warnings)
-    tree, swapped, grouped = _tree(found)
-    if swapped:
-        found = [(word, file.split("/")[-2], file) for word, _, file in found]
+    if wanted.tree:
+        found, names, tree = _asked_tree(root, wanted.tree, wanted.split is not None, warnings)
+    else:
+        root = _inner(root)
+        found, names = _walk(root, splitting=wanted.split is not None, warnings=warnings)
+        tree = _tree(found)
+    place = tree.index("class")
+    if not wanted.tree and place and tree[place - 1] != "split":  # classes below patients
+        found = [(word, file.split("/")[place], file) for word, _, file in found]
         names = {name: root for _, name, _ in found}
+    grouped = next((tree.index(word) for word in ("patient", "slide") if word in tree), None)
     classes = tuple(wanted.classes) if wanted.classes is not None else tuple(sorted(names))
     collected = Collected(ImageColumns(root), replace(wanted, classes=classes), warnings=warnings)
     for class_name in sorted(set(names) - set(classes)):
         message = f"the folder is not in the class map; {did_you_mean(class_name, classes)}"
         collected.report(0, message, "label", origin=str(names[class_name]))
-    depth = 1 if any(word for word, _, _ in found) else 0
     for word, class_name, file in found:
         if class_name in classes:
-            parts = file.split("/")
-            group = parts[depth] if swapped else parts[depth + 1] if grouped else None
+            group = None if grouped is None else file.split("/")[grouped]
             collected.add(0, word, file, class_name, group, {})
-    collected.notes += [f"{root}: read as {tree}", f"for example {found[0][2]}"] if found else []
+    if found:
+        collected.notes += [f"{root}: read as {'/'.join([*tree, 'image'])}", f"for example {found[0][2]}"]
     return collected.reading(called)
+
+
+def _asked_tree(
+    root: Path, asked: str, splitting: bool, warnings: list[Problem]
+) -> tuple[list[Found], dict[str, Path], list[str]]:
+    """All images below `root` by the tree that the caller names; images may be in folders below it."""
+    tree = [word for word in asked.lower().split("/") if word]
+    tree = tree[:-1] if tree[-1:] == ["image"] else tree
+    wrong = [word for word in tree if word not in _TREE_WORDS]
+    if wrong or "class" not in tree or len(set(tree) - {"*"}) < len([word for word in tree if word != "*"]):
+        raise HistobenchError(
+            f"`tree` {asked!r}: expected folders such as split/class/patient, of {', '.join(_TREE_WORDS)} "
+            "(any other folder), each once, with class among them"
+        )
+    if ("split" in tree) == splitting:
+        advice = "leave out `split`" if splitting else "add split to it, or give `split` 0.7/0.1/0.2"
+        raise HistobenchError(f"`tree` {asked!r} {'has' if splitting else 'has no'} split; {advice}")
+    _refuse_slides(root)
+    found: list[Found] = []
+    names: dict[str, Path] = {}
+    for _, _, file in _classes_below(root, None, "", warnings)[0]:
+        parts = file.split("/")[:-1]
+        if len(parts) < len(tree):
+            raise HistobenchError(f"{root / file} is not below folders {'/'.join(tree)} (`tree`)")
+        word = None
+        if "split" in tree:
+            folder = parts[tree.index("split")]
+            word = SPLIT_WORDS.get(folder.lower())
+            if word is None:
+                raise HistobenchError(
+                    f"{root / file}: the folder {folder} is not train, val or test (`tree`)"
+                )
+        place = tree.index("class")
+        found.append((word, parts[place], file))
+        names.setdefault(parts[place], root.joinpath(*parts[: place + 1]))
+    if not found:
+        raise HistobenchError(f"{root} has no images below folders {'/'.join(tree)} (`tree`)")
+    return found, names, tree
+
+
+def _refuse_slides(root: Path) -> None:
+    files = [file for _, _, files in os.walk(root) for file in files]
+    slides = sorted(filter(_is_slide, files))
+    if slides and not any(map(_is_image, files)):
+        raise HistobenchError(f"{root} has whole-slide files ({_some(slides)}), not tiles: {TILING}")
 
 
 def _inner(root: Path) -> Path:
@@ -83,35 +128,40 @@ def _inner(root: Path) -> Path:
     return root
 
 
-def _tree(found: Sequence[Found]) -> tuple[str, bool, bool]:
-    """What the folders are, whether classes are below patients, and whether patients are below classes.
+def _tree(found: Sequence[Found]) -> list[str]:
+    """What the folders are: classes, classes below patients, or patients below classes.
 
     A folder of a patient has a number in its name. Classes below patients come back below most of them.
+    Folders below both are those of slides.
     """
     start = ["split"] if any(word for word, _, _ in found) else []
-    pairs = {tuple(file.split("/")[len(start) : -1]) for _, _, file in found}
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-        return "/".join([*start, "class", "image"]), False, False
+    folders = {tuple(file.split("/")[len(start) : -1]) for _, _, file in found}
+    depths = {len(each) for each in folders}
+    plain = [*start, "class"]
+    if depths not in ({2}, {3}):
+        return plain
+    pairs = {each[:2] for each in folders}
     upper, lower = ({pair[place] for pair in pairs} for place in (0, 1))
+    below = ["slide"] if depths == {3} else []
 
     def are_patients(names: set[str]) -> bool:
         numbered = [name for name in names if re.search(r"\d", name) and not _SCALE.fullmatch(name)]
         return len(numbered) >= 0.8 * len(names)
 
+    if below and not are_patients({each[2] for each in folders}):
+        return plain
     come_back = len(upper) > len(lower) >= 2 and len(pairs) >= 2 * len(lower)
     if come_back and are_patients(upper) and not any(map(_SCALE.fullmatch, lower)):
-        return "/".join([*start, "patient", "class", "image"]), True, False
+        return [*start, "patient", "class", *below]
     if len(lower) >= 2 * len(upper) and are_patients(lower):
-        return "/".join([*start, "class", "patient", "image"]), False, True
-    return "/".join([*start, "class", "image"]), False, False
+        return [*plain, "patient", *below]
+    return plain
 
 
 def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list[Found], dict[str, Path]]:
     """All images below `root`, sorted, with their split and class; and every class with a folder of it."""
     folders = _folders(root)
-    slides = [file for _, _, files in os.walk(root) for file in files if _is_slide(file)]
-    if slides and not any(_is_image(file) for _, _, files in os.walk(root) for file in files):
-        raise HistobenchError(f"{root} has whole-slide files ({_some(sorted(slides))}), not tiles: {_TILING}")
+    _refuse_slides(root)
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
     for table in [entry for entry in _names_in(root) if entry.lower().endswith(".csv")]:
@@ -188,7 +238,7 @@ def _is_image(name: str) -> bool:
 
 
 def _is_slide(name: str) -> bool:
-    return name.lower().endswith(SLIDE_SUFFIXES)
+    return name.lower().endswith((*SLIDE_SUFFIXES, ".ome.tif", ".ome.tiff"))
 
 
 def _some(names: Iterable[str]) -> str:

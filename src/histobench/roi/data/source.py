@@ -42,6 +42,7 @@ _LATER = (
     "label_column",
     "split_column",
     "root",
+    "tree",
     "pool",
 )
 
@@ -120,6 +121,8 @@ class DatasetSource(Origin, TargetOptions):
         wanted = self.wanted(name, classes_file)
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
+        if self.tree and (is_shards or not source.is_dir()):
+            raise HistobenchError(f"{source} is not a folder of class folders; leave out `tree`")
         if not source.is_dir() and not is_shards:
             root = _root(self.root)
             sheet = CsvSheet.open(source)
@@ -144,6 +147,7 @@ class DatasetSource(Origin, TargetOptions):
             site_regex=self.site_regex,
             site_columns=self.site_columns,
             seed=self.seed,
+            tree=self.tree,
         )
 
     def _task_folder(self, source: Path, name: str | None) -> Reading:

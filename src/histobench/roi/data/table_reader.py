@@ -42,6 +42,7 @@ class Wanted:
     site_regex: str | None = None
     site_columns: Sequence[str] = ()
     seed: int = 0
+    tree: str | None = None
 
 
 @dataclass
