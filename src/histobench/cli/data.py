@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from histobench.cli.flags import add_source_flags, positive, seed, source_from
 from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import folder_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -398,7 +399,7 @@ def _demo(args: argparse.Namespace) -> int:
     from histobench.roi.data.demo import write_demo_dataset
 
     table = write_demo_dataset(
-        args.out,
+        folder_path(args.out, "out"),
         name=args.name,
         train_per_class=args.per_class,
         test_per_class=args.test_per_class or max(1, args.per_class // 2),

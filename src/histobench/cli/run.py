@@ -276,6 +276,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         base, where = Path("."), ""
     values |= given_flags(args, plan_options())
     if args.results is not None:
+        if not args.results.strip():
+            raise HistobenchError("--results is empty; give a folder")
         values["results"] = str(Path(args.results).absolute())
     return plan_from(values, where=where, base=base)
 

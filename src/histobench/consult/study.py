@@ -103,6 +103,8 @@ def read_cases(path: Path) -> list[Case]:
             raise HistobenchError(
                 f"{path}:{number}: not a case ({error}); prepare the study again"
             ) from error
+    if not cases:
+        raise HistobenchError(f"{path} holds no cases; run histobench consult prepare")
     return cases
 
 

@@ -263,6 +263,8 @@ def _hugging_face(name: str, place: str, revision: str, pooling: str) -> AnyMode
         read = partial(_hub_config, name, source)
         page = place
     else:
+        if place.startswith(("/", ".", "~")) or place.count("/") > 1:
+            raise HistobenchError(f"{name}: the folder {folder} does not exist")
         raise HistobenchError(f"{name}: expected hf:OWNER/NAME, hf:OWNER/NAME@revision or hf:FOLDER")
     config, clip = read("config.json"), None
     if config is None or ("architecture" not in config and "model_type" not in config):
@@ -621,7 +623,12 @@ def _call(name: str, model: Any, images: Tensor) -> Tensor:
     output = model(images)
     if not isinstance(output, Tensor) and getattr(output, "pooler_output", None) is not None:
         output = output.pooler_output
-    output = torch.as_tensor(output)
+    try:
+        output = torch.as_tensor(output)
+    except (TypeError, ValueError, RuntimeError):
+        raise HistobenchError(
+            f"{name} gives a {type(output).__name__} that is not numbers; expected [images, dimension]"
+        ) from None
     if output.ndim != 2 or len(output) != len(images):
         raise HistobenchError(
             f"{name} gives {tuple(output.shape)} for {len(images)} images; expected [images, dimension]: "

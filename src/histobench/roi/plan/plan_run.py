@@ -68,6 +68,16 @@ def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
         )
     found = [finding for finding in structure_findings(dataset) if finding.kind in _TOLD]
     if found:
+        found.sort(key=lambda finding: finding.level)  # errors first
+        if (
+            found[0].kind == "group in two splits"
+            and found[0].level == "error"
+            and not (untrained or over_splits)
+        ):
+            raise HistobenchError(
+                f"{entry.name}: {found[0].message}; keep a patient or slide in one split "
+                "(histobench data check lists all)"
+            )
         more = f" (and {len(found) - 1} more: histobench data check)" if len(found) > 1 else ""
         log.warning("%s: %s%s", entry.name, found[0].message, more)
     return dataset
@@ -94,6 +104,8 @@ def run_plan(
     loaded: dict[str, RoiDataset] = {}
     # Found out now for all encoders together; one at a time each would look right.
     check_labels(plan.encoders)
+    if plan.weights and not Path(plan.weights).expanduser().exists():
+        raise HistobenchError(f"`weights` {plan.weights} does not exist")
     check_distinct_weights(plan.encoders, plan.weights)
     engine.check()
     # The weights are on disk before work is sent to nodes, which may have no way to the internet.

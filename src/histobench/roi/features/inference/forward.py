@@ -353,16 +353,25 @@ class Forward:
         with arithmetic(self.device, self.precision):
             if self._copies is None:
                 pixels = self._padded(piece.to(self.device))
-                return self._run(self._with_room(pixels) if self.compiled else pixels).cpu()
+                return self._rows(self._with_room(pixels) if self.compiled else pixels).cpu()
             compute = torch.cuda.current_stream(self.device)
             with torch.cuda.stream(self._copies):
                 pixels = piece.to(self.device, non_blocking=True)
             compute.wait_stream(self._copies)
             pixels.record_stream(compute)
-            features = self._run(self._padded(pixels))
+            features = self._rows(self._padded(pixels))
             host = torch.empty(features.shape, dtype=features.dtype, pin_memory=True)
             host.copy_(features, non_blocking=True)
             return host
+
+    def _rows(self, pixels: Tensor) -> Tensor:
+        features = self._run(pixels)
+        if len(features) != len(pixels):
+            raise HistobenchError(
+                f"{self.name} gives features of shape {tuple(features.shape)} for {len(pixels)} images; "
+                "expected one row for each image"
+            )
+        return features
 
     def _with_room(self, pixels: Tensor) -> Tensor:
         # Compiled code for the CPU reads past the edges of its input where a network pads its images; at the

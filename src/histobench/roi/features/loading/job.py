@@ -91,7 +91,13 @@ def _decoded(
     except MemoryError:
         return Failure("not enough memory to decode it", lasting=False)
     for row, transform in zip(rows, transforms, strict=True):
-        row[...] = apply_transform(transform, image)
+        pixels = apply_transform(transform, image)
+        if pixels.shape != row.shape:
+            raise HistobenchError(
+                f"the encoder's transform gives {pixels.shape} for {ref.name}, but {row.shape} for others; "
+                "resize or crop to one size in it"
+            )
+        row[...] = pixels
     return None
 
 
