@@ -229,9 +229,9 @@ def test_npz_pt_and_parquet_are_matched_by_image_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sets.train.X, rows[:20])
         np.testing.assert_array_equal(sets.test.X, rows[20:])
         assert sets.test.groups is not None
-    np.savez(tmp_path / "bare.npz", features=rows)
+    torch.save({"embeddings": rows}, tmp_path / "bare.pt")
     with pytest.raises(HistobenchError, match="does not name its rows"):
-        hb.features(tmp_path / "bare.npz", labels)
+        hb.features(tmp_path / "bare.pt", labels)
     np.savez(tmp_path / "twice.npz", features=rows, img_names=np.asarray([names[0]] * 40))
     with pytest.raises(HistobenchError, match="occurs twice"):
         hb.features(tmp_path / "twice.npz", labels)
