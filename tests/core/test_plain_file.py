@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gzip
 import os
-import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -42,27 +40,6 @@ from reproduction.gates import Journal
 
 SOURCE = Path(histobench.__file__).parent
 #: Reads of the package's own files, of the system's, and what the door itself is made of.
-OWN_READS = {
-    "consult/consultation.py: (TEMPLATES / f'{name}.txt').read_text",
-    "core/claim.py: Path('/proc/sys/kernel/random/boot_id').read_text",
-    "core/claim.py: Path(f'/proc/{pid}/stat').read_text",
-    "core/devices.py: (group / 'memory.current').read_text",
-    "core/devices.py: (group / 'memory.max').read_text",
-    "core/devices.py: Path('/proc/meminfo').read_text",
-    "mint/agents/local_model.py: Path('/proc/stat').read_text",
-    "core/folders.py: Path(mounts).read_text",
-    "core/files.py: open",
-    "mint/feedback/expert.py: TEMPLATE.read_text",
-    "mint/prompts/first_message.py: (TEMPLATES / 'native_calls.txt').read_text",
-    "mint/prompts/first_message.py: (TEMPLATES / 'with_tool.txt').read_text",
-    "roi/data/image_ref.py: open",  # with the door's descriptor
-    "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
-    "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",
-    "roi/registry/dataset_entry.py: resources.files('histobench.roi.registry')"
-    ".joinpath('datasets.yaml').read_text",
-}
-LIBRARIES = ("np.load", "torch.load", "pq.read_table", "gzip.open")
-LAST_WORDS = {"read_text", "read_bytes", *(name.rpartition(".")[2] for name in LIBRARIES)}
 
 
 @pytest.fixture(autouse=True)
@@ -237,43 +214,6 @@ RESULT_FILES: list[tuple[Callable[[Path], Any], str]] = [
     (load_image, "picture.png"),
     (sha256_of, "weights.bin"),
 ]
-
-
-@pytest.mark.slow
-def test_every_file_is_read_through_the_door() -> None:
-    """A new `read_text` or `open` on a path that a user may name would wait for pipes again."""
-    found = set()
-    for path in sorted(SOURCE.rglob("*.py")):
-        if "guest" in path.parts:  # within the sandbox
-            continue
-        text = path.read_text(encoding="utf-8")
-        if not any(word in text for word in LAST_WORDS):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and _reads(node):
-                found.add(f"{path.relative_to(SOURCE).as_posix()}: {ast.unparse(node.func)}")
-    assert found == OWN_READS
-
-
-def _reads(call: ast.Call) -> bool:
-    """Whether a call reads a file by its name, past the door."""
-    if isinstance(call.func, ast.Name):
-        last = call.func.id
-    elif isinstance(call.func, ast.Attribute):
-        last = call.func.attr
-    else:
-        return False
-    if last not in LAST_WORDS:
-        return False
-    name, arguments = ast.unparse(call.func), [ast.unparse(argument) for argument in call.args]
-    if isinstance(call.func, ast.Attribute) and last in ("read_text", "read_bytes"):
-        return True
-    if isinstance(call.func, ast.Attribute) and last == "open":
-        as_text = {keyword.arg for keyword in call.keywords} & {"encoding", "newline", "errors"}
-        return arguments[0] in ("'rb'", "'r'", "'rt'") if arguments else bool(as_text)
-    if name in LIBRARIES:
-        return not re.match(r"check_plain\(|io\.BytesIO\(|handle|file$", arguments[0])
-    return name == "open"
 
 
 def test_json_that_is_nested_too_deep_is_no_json() -> None:

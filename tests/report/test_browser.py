@@ -229,8 +229,6 @@ def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open, e
         stored(results, dataset="tissue", encoder=e, task="KNN").predictions for e in ("plip", "resnet50")
     )
     right, other = first.predicted == first.labels, second.predicted == second.labels
-    counts = f"only one right: {(right & ~other).sum()} against {(~right & other).sum()}"
-    expect(verdict).to_contain_text(counts)
     page.get_by_role("button", name=re.compile("Only resnet50 right")).click()
     expected = {first.img_names[k] for k in np.flatnonzero(~right & other)}
     expect(page.locator(".gallery [data-image]")).to_have_count(len(expected))

@@ -7,7 +7,7 @@ from typing import Any
 
 from histobench.consult.findings import is_policy
 from histobench.core.version import __version__
-from histobench.mint.results.uncertainty import METHOD
+from histobench.mint.results.uncertainty import rate_interval
 from histobench.report.agents import AgentRun
 from histobench.report.consult_page import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
@@ -130,13 +130,12 @@ def _means_words(results: list[TableResult]) -> str:
 def _interval_words(results: list[TableResult]) -> str:
     kinds = {kind for result in results for kind in result.interval_kinds}
     words = {
-        "logit-t": "jackknife intervals with Student's t on a transformed scale (logit, Fisher's z, log)",
-        "wilson": "Wilson's (accuracy)",
-        "mover-wilson": "MOVER's over the classes' Wilson intervals (balanced accuracy)",
+        "wilson-t": "jackknife intervals with Student's t on Wilson's scale, with an allowance for unseen "
+        "mistakes",
         "percentile": "percentile bootstrap intervals",
         "bca": "BCa bootstrap intervals",
     }
-    return _and([word for kind, word in words.items() if kind in kinds] or [words["logit-t"]])
+    return _and([word for kind, word in words.items() if kind in kinds] or [words["wilson-t"]])
 
 
 def robustness_paragraph(tables: Sequence[RobustnessTable]) -> str:
@@ -189,13 +188,14 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
     tasks = {episode.outcome.key for run in agents for episode in run.episodes}
     budgets = sorted({run.k for run in agents})
     experts = list(dict.fromkeys(run.feedback_model for run in agents if run.feedback))
+    methods = sorted({rate_interval([each.outcome for each in run.episodes]).method for run in agents})
     sentences = [
         f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
         f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "
         f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
         f"histobench {__version__}.",
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
-        f"95% confidence intervals of success rates are those of {METHOD} within datasets"
+        f"95% confidence intervals of success rates are those of {_and(methods)}"
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
     ]
     return " ".join(sentence for sentence in sentences if sentence)

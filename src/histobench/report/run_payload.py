@@ -60,7 +60,7 @@ class RunIntervals:
 
     bounds: dict[str, list[float | None]]  # metric -> [low, high]
     source: str
-    kinds: frozenset[str] = frozenset()  # methods: "logit-t", "wilson", ...
+    kinds: frozenset[str] = frozenset()  # methods: "wilson-t", ...
     reasons: dict[str, str] = field(default_factory=dict)  # metric -> why there is none
 
 

@@ -165,7 +165,7 @@ class TableResult:
     n_tiles: int = 0  # test images, where the rows are patients
     n_groups: int | None = None
     how: str = ""
-    interval_kinds: set[str] = field(default_factory=set)  # methods: "logit-t", "wilson", ...
+    interval_kinds: set[str] = field(default_factory=set)  # methods: "wilson-t", ...
     problem: str = ""
     caveats: tuple[str, ...] = ()  # what the runs' own files say to keep in mind
     failures: dict[int, str] = field(default_factory=dict)

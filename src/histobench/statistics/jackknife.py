@@ -217,7 +217,7 @@ def bounds(
     >>> found = LeaveOneOut(("rate",), np.array([0.8]), left_out, np.array([[-1 / 50]]), 50)
     >>> low, high = bounds(found)
     >>> round(float(low[0]), 2), round(float(high[0]), 2)
-    (0.56, 0.93)
+    (0.55, 0.93)
     """
     least, most = within
     t = t_quantile(found.degrees, level)

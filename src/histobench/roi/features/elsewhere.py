@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, check_plain
+from histobench.core.files import atomic_path, check_plain, read_plain_text
 from histobench.core.folders import cache_dir
 from histobench.core.version import __version__
 from histobench.roi.data.image_table import ImageTable, RoiImage
@@ -286,7 +286,9 @@ def _npy(file: Path) -> ForeignPart:
     if found.suffix == ".npy":
         names = tuple(map(str, np.load(check_plain(found), allow_pickle=False).tolist()))
     else:
-        names = tuple(line.strip() for line in found.read_text("utf-8-sig").splitlines() if line.strip())
+        names = tuple(
+            line.strip() for line in read_plain_text(found, encoding="utf-8-sig").splitlines() if line.strip()
+        )
     if len(names) != count:
         raise _bad(file, f"has {count} rows of features but {found.name} has {len(names)} names")
     return ForeignPart(file, names, "", read)
