@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import histobench
 from histobench.cli.main import main
 from histobench.consult.study import read_cases, read_cassette
 from histobench.core.errors import HistobenchError
@@ -37,9 +36,6 @@ from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.results.reader import read_run
 from reproduction.gates import Journal
-
-SOURCE = Path(histobench.__file__).parent
-#: Reads of the package's own files, of the system's, and what the door itself is made of.
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,8 @@ from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
+#: An image of an unseen bunch ranks as low as this many standard deviations of its side, or as the worst seen.
+_UNLIKE = 3.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -141,15 +143,26 @@ def area_moves(
         for m, score in enumerate(scores):
             column = score[:, p]
             positive, negative = column[sides[0]], column[sides[1]]
+            unlike = _UNLIKE * _rank_spread(positive, negative)
             for place, (own, other) in enumerate(((positive, negative), (-negative, -positive))):
                 worst = own.min()
                 beaten = float((other > worst).mean() + (other == worst).mean() / 2)
-                rank = max(beaten, 0.5 / len(other) ** 0.5)
+                rank = min(max(beaten, unlike, 0.5 / len(other) ** 0.5), 1.0)
                 if precision and place == 1:
                     rank *= np.log(1 + sizes[0]) * sizes[1] / sizes[0]
                 move = min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
                 moves[2 * p + place, m] = -move / UNSEEN_BUNCHES**0.5  # one bunch of each side
     return moves
+
+
+def _rank_spread(positive: Floats, negative: Floats) -> float:
+    """The standard deviation of a positive's rank among the negatives at such an area (Hanley and McNeil)."""
+    ordered = np.sort(negative)
+    below, upto = (
+        np.searchsorted(ordered, positive, side).mean() / len(ordered) for side in ("left", "right")
+    )
+    area = max((below + upto) / 2, 1 - (below + upto) / 2)
+    return float(max(2 * area**2 / (1 + area) - area**2, 0.0) ** 0.5)
 
 
 def _loss_moves(name: str, runs: Sequence[Predictions], units: SamplingUnits) -> Floats:
