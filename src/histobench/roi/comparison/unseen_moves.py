@@ -19,7 +19,7 @@ from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
-#: An image of an unseen bunch ranks as low as this many standard deviations of its side, or as the worst seen.
+#: An image of an unseen bunch ranks this many standard deviations of its side down, or as the worst seen.
 _UNLIKE = 3.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
