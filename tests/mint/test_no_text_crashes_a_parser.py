@@ -28,7 +28,7 @@ from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
 from histobench.mint.sandbox.guest import frames
 from histobench.mint.sandbox.guest.frames import BrokenFrameError
-from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
+from histobench.mint.tasks import free_form, multiple_choice, strict_answer, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import read_records
 from histobench.mint.tasks.codegen import without_fence
@@ -134,7 +134,7 @@ ONE_TEXT = {
     "action": _quiet(classify),
     "arithmetic": _quiet(evaluate, NotArithmeticError),
     "mathematics": _quiet(lambda text: evaluate(text, MATHEMATICS), NotArithmeticError),
-    "number": _quiet(free_form.parse_number),
+    "number": _quiet(strict_answer.stated_number),
     "fence": _quiet(without_fence),
     "options": _quiet(multiple_choice.parse_options),
     "folder of a run": _quiet(parse_cell, HistobenchError),

@@ -49,7 +49,7 @@ def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     assert any(said in text for text in content["additional_info"]["caveats"])
     assert main(["compare", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("] (1)") == 2  # with an interval or without one
+    assert shown.count("] (1)") == 4  # of balanced accuracy, and of accuracy that is tested instead
     assert f"(1) {said}" in shown
 
 

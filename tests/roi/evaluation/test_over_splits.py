@@ -195,8 +195,6 @@ def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> N
         .frame()
         .equals(compared.frame())
     )
-    with pytest.raises(HistobenchError, match="`test` bootstrap is not for repeated folds"):
-        hb.compare(results, splits=True, task="KNN", test="bootstrap")
 
 
 @pytest.mark.nightly

@@ -71,7 +71,7 @@ def test_an_image_without_a_group_does_not_cost_the_others_theirs(
 ) -> None:
     dataset = make_dataset()
     first, *others = dataset.splits["test"]
-    dataset = replace(dataset, splits={**dataset.splits, "test": (replace(first, group=None), *others)})
+    dataset = replace(dataset, splits={**dataset.splits, "test": (first._replace(group=None), *others)})
     _, test = run(dataset, tiny, tmp_path / "out")
     assert load(test.path).groups == ("", *(image.group for image in others))
 
@@ -201,7 +201,7 @@ def test_copies_of_an_image_are_computed_once(
     first = dataset.splits["train"][0]
     copy = tmp_path / "copy.png"
     copy.write_bytes(first.path.read_bytes())
-    twice = (*dataset.splits["train"], replace(first, path=copy, name="copy.png"))
+    twice = (*dataset.splits["train"], first._replace(path=copy, name="copy.png"))
     (train, _) = run(replace(dataset, splits={**dataset.splits, "train": twice}), tiny, tmp_path / "out")
     assert (train.images, train.computed) == (5, 4)
     embeddings = load(train.path).embeddings
@@ -329,7 +329,7 @@ def test_images_in_tar_files_give_the_features_of_the_same_files(
             for image in images:
                 tar.add(image.path, f"deep/{image.name}")
         inside[split] = tuple(
-            replace(image, path=tmp_path / f"{split}.tar" / "deep" / image.name) for image in images
+            image._replace(path=tmp_path / f"{split}.tar" / "deep" / image.name) for image in images
         )
     shards = replace(dataset, splits=inside)
     packed = run(shards, tiny, tmp_path / "packed", num_workers=1)
@@ -338,7 +338,7 @@ def test_images_in_tar_files_give_the_features_of_the_same_files(
     assert [item.computed for item in plain] == [0, 0]  # the same bytes are the same images
     for one, other in zip(packed, plain, strict=True):
         assert one.path.read_bytes() == other.path.read_bytes()
-    missing = replace(inside["test"][0], path=tmp_path / "test.tar" / "none.png")
+    missing = inside["test"][0]._replace(path=tmp_path / "test.tar" / "none.png")
     with pytest.raises(HistobenchError, match=r"test\.tar has no member 'none\.png'"):
         run(replace(shards, splits={"test": (missing,)}), tiny, tmp_path / "out")
 

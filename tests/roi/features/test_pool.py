@@ -247,7 +247,7 @@ def test_a_transform_that_raises_is_the_users_to_see(images: list[ImageRef]) -> 
     try:
         loader = Loader(pool, [wrong], [(3, 28, 28)], batch=2)
         keys = tuple(digest(ref.read()) for ref in images[:2])
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(HistobenchError, match="ZeroDivisionError: in the encoder's own transform"):
             list(loader.batches([LoadRequest(tuple(images[:2]), keys)]))
     finally:
         pool.close()

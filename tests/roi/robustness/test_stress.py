@@ -168,7 +168,7 @@ def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are
     widest = Measure(-0.115, -0.225, -0.004)
     rows = tuple(Stressed(each.name, each.family, each.strength, widest, widest, widest) for each in CHANGES)
     for groups, words in (
-        (9, "95 % intervals: jackknife over groups"),
+        (9, "95 % intervals: wilson-t over groups"),
         (1, "no intervals: 5 groups are needed"),
     ):
         grid = stress_grid(StressReport("d", "e", 20, groups, 0.5, rows, (), tmp_path))

@@ -85,7 +85,7 @@ def record(results_dir: Path, task: str, digest: str) -> None:
     """Remember that the task is finished, and what its files are."""
     folder = results_dir / task
     files = sorted(path for ending in RECORDED for path in files_below(folder, ending))
-    states = {path.relative_to(folder).as_posix(): [*_stamp(path), _sha256(path)] for path in files}
+    states = {path.relative_to(folder).as_posix(): [path.stat().st_size, _sha256(path)] for path in files}
     write_json(folder / FILE, {"digest": digest, "files": states})
 
 
@@ -96,7 +96,7 @@ def damaged_in(folder: Path, note: Mapping[str, Any]) -> list[Path]:
     for name, state in files.items() if isinstance(files, dict) else ():
         path = folder / name
         try:
-            if _stamp(path) != state[:2] and _sha256(path) != state[2]:
+            if [path.stat().st_size, _sha256(path)] != state:
                 damaged.append(path)
         except (OSError, TypeError, IndexError):
             damaged.append(path)
@@ -107,11 +107,6 @@ def damaged_results(results_dir: Path) -> list[Path]:
     """List the damaged files of all finished tasks below a results folder."""
     notes = files_below(results_dir, FILE)
     return [path for note in notes for path in damaged_in(note.parent, read_note(note) or {})]
-
-
-def _stamp(path: Path) -> list[int]:
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _sha256(path: Path) -> str:
