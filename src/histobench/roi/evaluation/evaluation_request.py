@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.files import HAND_WRITTEN, files_below, read_note, read_plain_text, write_json
+from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.options import LAB_KEYS, Options
@@ -85,7 +86,7 @@ def record(results_dir: Path, task: str, digest: str) -> None:
     """Remember that the task is finished, and what its files are."""
     folder = results_dir / task
     files = sorted(path for ending in RECORDED for path in files_below(folder, ending))
-    states = {path.relative_to(folder).as_posix(): [path.stat().st_size, _sha256(path)] for path in files}
+    states = {path.relative_to(folder).as_posix(): _state(path) for path in files}
     write_json(folder / FILE, {"digest": digest, "files": states})
 
 
@@ -96,9 +97,9 @@ def damaged_in(folder: Path, note: Mapping[str, Any]) -> list[Path]:
     for name, state in files.items() if isinstance(files, dict) else ():
         path = folder / name
         try:
-            if [path.stat().st_size, _sha256(path)] != state:
+            if _state(path) != state:
                 damaged.append(path)
-        except (OSError, TypeError, IndexError):
+        except (OSError, ValueError):
             damaged.append(path)
     return damaged
 
@@ -109,7 +110,11 @@ def damaged_results(results_dir: Path) -> list[Path]:
     return [path for note in notes for path in damaged_in(note.parent, read_note(note) or {})]
 
 
-def _sha256(path: Path) -> str:
+def _state(path: Path) -> str:
+    """Return the SHA-256 of a file; of JSON, which holds a date, only that it can be read."""
+    if path.suffix == ".json":
+        parse_json(path.read_text(encoding="utf-8"))
+        return "JSON"
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
