@@ -206,7 +206,9 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         command += ["--results", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        while len(list(marks.iterdir())) < 6:  # batches of four images that were begun
+        while (
+            len(list(marks.iterdir())) < 10
+        ):  # batches of four images that were begun, and those of the check
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
         process.send_signal(number)
