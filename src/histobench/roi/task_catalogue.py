@@ -80,6 +80,7 @@ class RoiTask:
     trained: bool = True  # whether it needs training images
     methods: bool = False  # its settings are methods: each has a table of its own in summaries
     target: str = CLASS  # the kind of target that it predicts
+    on_images: bool = False  # runs the network on the images itself; stored features are not enough
 
 
 #: In the order of the pages.
@@ -106,6 +107,8 @@ UNTRAINED = tuple(task.name for task in CATALOGUE if not task.trained)
 ONCE = tuple(task.name for task in CATALOGUE if task.once)
 #: Of these every setting is shown.
 WITH_METHODS = tuple(task.name for task in CATALOGUE if task.methods)
+#: These run the network themselves, see `evaluation.image_tasks`.
+ON_IMAGES = tuple(task.name for task in CATALOGUE if task.on_images)
 _BY_NAME = {task.name: task for task in CATALOGUE}
 
 

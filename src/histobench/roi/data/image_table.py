@@ -25,7 +25,8 @@ class RoiImage(NamedTuple):
     """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12").
 
     `group` is the patient or slide; `sites` are named columns beside it, such as hospital and scanner.
-    `target` are the numbers that are predicted where it is not the class.
+    `target` are the numbers that are predicted where it is not the class, `mask` the file of the class of
+    every pixel.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class RoiImage(NamedTuple):
     sites: Sites = ()
     target: tuple[float, ...] = ()
     place: Place | None = None
+    mask: Path | None = None
 
 
 class Texts(Sequence[str]):

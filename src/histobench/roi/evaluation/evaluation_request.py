@@ -12,8 +12,10 @@ from typing import Any
 from histobench.core.files import HAND_WRITTEN, files_below, read_note, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.features.feature_file import FeatureSet, text_columns
-from histobench.roi.options import LAB_KEYS, Options
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import LAB_KEYS, Options, Settings
 from histobench.roi.results.layout import (
     COMPLETE,
     DETAILED,
@@ -70,6 +72,22 @@ class EvaluationRequest:
             for features in (self.train, self.val, self.test)
             if features is not None and len(features)
         ]
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """Images, an encoder and a task that runs it on them; `encoder` is its label."""
+
+    task: str
+    data: RoiDataset
+    recipe: EncoderRecipe
+    results_dir: Path
+    dataset: str
+    encoder: str
+    preset: str = "uni"
+    seed: int = 0
+    options: Options = field(default_factory=Options)
+    settings: Settings = field(default_factory=Settings)
 
 
 def is_recorded(results_dir: Path, task: str, digest: str) -> bool:

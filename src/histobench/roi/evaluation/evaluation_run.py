@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from histobench.core.claim import exclusive
 from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
-from histobench.roi.encoders.own_name import UNCHECKED
+from histobench.roi.encoders.own_name import UNCHECKED, is_computed
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.evaluation_request import EvaluationRequest, is_recorded, record, task_digest
+from histobench.roi.evaluation.evaluation_request import (
+    EvaluationRequest,
+    ImageRequest,
+    is_recorded,
+    record,
+    task_digest,
+)
+from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset
@@ -23,7 +31,7 @@ from histobench.roi.results.layout import RunIdentity, TaskFiles, claim_place, p
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.writer import write_attention, write_episodes, write_task
 from histobench.roi.robustness.pack import RobustnessResult
-from histobench.roi.task_catalogue import CLASS, UNTRAINED, canonical_task, not_applicable
+from histobench.roi.task_catalogue import CLASS, ON_IMAGES, UNTRAINED, canonical_task, not_applicable
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +101,9 @@ def evaluate(
         if reason := not_applicable(task, target):
             skipped[task] = reason
             continue
+        if task in ON_IMAGES:
+            skipped[task] = "it works on images, not on stored features: use `histobench run`"
+            continue
         digest = task_digest(request, task, identity.fingerprint)
         # Of two evaluations at once into one folder, the second finds the task done.
         with exclusive(request.results_dir / f".{task}.lock"):
@@ -135,12 +146,53 @@ def evaluate(
     )
 
 
+def evaluate_on_images(
+    request: ImageRequest, *, on_task: Callable[[str], None] = lambda _: None
+) -> EvaluationOutcome:
+    """Run a task that works on images and write its files; one that was finished is left alone."""
+    from histobench.roi.evaluation.image_tasks import IMAGE_RUNNERS
+
+    task, data = request.task, request.data
+    done = partial(EvaluationOutcome, request.dataset, request.encoder, request.preset, request.results_dir)
+    reason = not_applicable(task, CLASS if data.target is None else data.target.kind)
+    if task in get_preset(request.preset).left_out:
+        reason = f"the preset {request.preset} has no recipe for it"
+    if not is_computed(request.recipe.name):
+        reason = "it needs an encoder that is computed from images"
+    if reason:
+        return done((), skipped={task: reason})
+    context = ImageContext.of(request)
+    identity = RunIdentity(
+        request.dataset, request.encoder, request.preset, request.seed, context.fingerprint, size=context.size
+    )
+    known_by = {
+        name: str(getattr(identity, name)) for name in ("dataset", "encoder", "preset", "size", "seed")
+    }
+    with exclusive(request.results_dir / f".{task}.lock"):
+        folder = place_of(request.results_dir, task, known_by)
+        if is_recorded(folder, task, context.digest):
+            return replace(done((), unchanged=(task,)), results_dir=folder)
+        on_task(task)
+        rows = []
+        try:
+            for place, row in _written(task, IMAGE_RUNNERS[task](context), known_by, identity, context):
+                folder = place
+                rows.append(row)
+            record(folder, task, context.digest)
+        except TaskSkippedError as why:
+            return done((), skipped={task: str(why)})
+        except HistobenchError as error:
+            return done((), failed={task: str(error)})
+    write_tidy_rows(folder)
+    return replace(done(tuple(rows)), results_dir=folder)
+
+
 def _written(
     task: str,
     results: Iterable[TaskResult | RobustnessResult],
     known_by: Mapping[str, str],
     identity: RunIdentity,
-    context: Context,
+    context: Context | ImageContext,
 ) -> Iterator[tuple[Path, TaskRow]]:
     """Write the results of a task one by one, and beside them what every episode or run predicted."""
     with ExitStack() as stack:
@@ -160,7 +212,7 @@ def _write(
     task: str,
     result: TaskResult | RobustnessResult,
     identity: RunIdentity,
-    context: Context,
+    context: Context | ImageContext,
 ) -> TaskRow:
     if isinstance(result, RobustnessResult):
         for caveat in result.caveats:

@@ -28,7 +28,7 @@ from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import CLASS, PATIENT, ROBUSTNESS, UNTRAINED, ZERO_SHOT, canonical_task
 from histobench.roi.units.hashing import write_list
 from histobench.roi.units.local_engine import LocalEngine
-from histobench.roi.units.roi_run import REPORT, RoiRun
+from histobench.roi.units.roi_run import EVALUATED, REPORT, RoiRun
 from histobench.roi.units.status import check_free, differences
 from histobench.work.engines import Display, Engine
 from histobench.work.run_folder import DONE, FAILED
@@ -191,10 +191,10 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
         note = folder.output(unit.id)
         if note is None:
             _add(outcome.failures, EncoderFailure(folder.title(unit), "not finished; run again"))
-        elif note["state"] == FAILED and unit.kind in ("features", "evaluate", "splits"):
+        elif note["state"] == FAILED and unit.kind in ("features", *EVALUATED, "splits"):
             place = ": splits" if unit.kind == "splits" else ""
             _add(outcome.failures, EncoderFailure(f"{note['job']}{place}", note["reason"]))
-        elif note["state"] == DONE and unit.kind == "evaluate":
+        elif note["state"] == DONE and unit.kind in EVALUATED:
             if note["outcome"] == "skipped":
                 _add(
                     outcome.skipped,

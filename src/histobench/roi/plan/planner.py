@@ -15,9 +15,9 @@ from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.task_catalogue import DEFAULT_TASKS, UNTRAINED, canonical_task
+from histobench.roi.task_catalogue import DEFAULT_TASKS, ON_IMAGES, UNTRAINED, canonical_task
 from histobench.roi.units.hashing import hash_units
-from histobench.roi.units.roi_run import REPORT
+from histobench.roi.units.roi_run import EVALUATED, REPORT
 from histobench.work.run_folder import Unit
 
 # A plan broken into jobs, with an estimate of what they cost.
@@ -138,6 +138,23 @@ def units_of(
     }
     units: list[Unit] = []
     for entry in plan.datasets:
+        every = tasks_for(plan, datasets[entry.name])
+        tasks = tuple(task for task in every if task not in ON_IMAGES)
+        units += [
+            Unit(
+                "network",
+                entry.name,
+                encoder,
+                {**_evaluation(plan, entry, encoder, preset), **_network(plan, entry, encoder), "task": task},
+                seconds=costs.get((entry.name, encoder)) or 0.0,
+            )
+            for encoder in plan.encoders
+            for preset in plan.presets
+            for task in every
+            if task in ON_IMAGES
+        ]
+        if not tasks:
+            continue
         # Features from elsewhere come without images.
         computed = any(map(is_computed, plan.encoders))
         hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list) if computed else []
@@ -160,7 +177,6 @@ def units_of(
             spec = {**unit.spec, "parts": joined}
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
-        tasks = tasks_for(plan, datasets[entry.name])
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)
@@ -220,19 +236,26 @@ def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
     source = DatasetSource.of(entry, plan)
     return {
         "source": source.as_note(),
-        "recipes": [
-            {
-                "name": encoder,
-                "resize_size": plan.size,
-                "weights": plan.weights,
-                "allow_revision": plan.allow_revision,
-            }
-            for encoder in filter(is_computed, plan.encoders)
-        ],
+        "recipes": [_recipe(plan, encoder) for encoder in filter(is_computed, plan.encoders)],
         "save_dir": str(features_folder(plan, entry)),
         "settings": asdict(plan.settings),
         "whole": whole,
     }
+
+
+def _recipe(plan: Plan, encoder: str) -> dict[str, Any]:
+    return {
+        "name": encoder,
+        "resize_size": plan.size,
+        "weights": plan.weights,
+        "allow_revision": plan.allow_revision,
+    }
+
+
+def _network(plan: Plan, entry: DatasetEntry, encoder: str) -> dict[str, Any]:
+    """What a task on images needs besides: where these are, and the encoder."""
+    source = DatasetSource.of(entry, plan).as_note()
+    return {"source": source, "recipe": _recipe(plan, encoder), "settings": asdict(plan.settings)}
 
 
 def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> dict[str, Any]:
@@ -253,7 +276,7 @@ def comparison_units(units: Sequence[Unit], results: Path) -> list[Unit]:
     """One unit for the evaluations of a dataset under one preset and task, over all encoders."""
     needs: dict[tuple[str, str, str, int], list[str]] = {}
     for unit in units:
-        if unit.kind == "evaluate":
+        if unit.kind in EVALUATED:
             spec = unit.spec
             needs.setdefault((unit.dataset, spec["preset"], spec["task"], spec["seed"]), []).append(unit.id)
     return [

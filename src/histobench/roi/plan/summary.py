@@ -52,6 +52,7 @@ from histobench.roi.plan.plan_outcome import (
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.task_catalogue import LINEAR_PROBE, ROBUSTNESS, task_place
+from histobench.roi.units.roi_run import EVALUATED
 from histobench.work.run_folder import RunFolder
 
 FILE = "summary.md"
@@ -157,7 +158,7 @@ class Wanted:
     def of(cls, folder: RunFolder) -> Wanted:
         """What a run was about; its tasks are those of its units, which a dataset has a say in."""
         plan = folder.plan
-        tasks = frozenset(unit.spec["task"] for unit in folder.units() if unit.kind == "evaluate")
+        tasks = frozenset(unit.spec["task"] for unit in folder.units() if unit.kind in EVALUATED)
         try:
             datasets = frozenset(str(entry["name"]) for entry in plan["datasets"])
             encoders = frozenset(map(label_of, plan["encoders"]))

@@ -13,12 +13,14 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import await_file
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.evaluation.context import rows_of
-from histobench.roi.evaluation.evaluation_request import EvaluationRequest
-from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, ImageRequest
+from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate, evaluate_on_images
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, load
-from histobench.roi.options import Options
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Options, Settings
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.work.run_folder import RunFolder, Unit
@@ -32,7 +34,31 @@ def evaluate_units(
     job = folder.title(units[0])
     request = _request(units[0], tasks, features)
     done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
-    for unit, task in zip(units, tasks, strict=True):
+    _note(folder, units, done)
+
+
+def evaluate_on_network(folder: RunFolder, unit: Unit, say: Callable[[str], None]) -> None:
+    """One task that runs an encoder on images."""
+    spec, job = unit.spec, folder.title(unit)
+    request = ImageRequest(
+        task=spec["task"],
+        data=DatasetSource.from_note(spec["source"]).load(),
+        recipe=EncoderRecipe(**spec["recipe"]),
+        results_dir=Path(spec["results_dir"]),
+        dataset=unit.dataset,
+        encoder=spec["label"],
+        preset=spec["preset"],
+        seed=spec["seed"],
+        options=_options(spec),
+        settings=Settings(**spec["settings"]),
+    )
+    _note(folder, [unit], evaluate_on_images(request, on_task=lambda task: say(f"{job}: {task}")))
+
+
+def _note(folder: RunFolder, units: Sequence[Unit], done: EvaluationOutcome) -> None:
+    job = folder.title(units[0])
+    for unit in units:
+        task = unit.spec["task"]
         if task in done.failed:
             folder.fail(unit, done.failed[task], job=f"{job}: {task}")
         elif task in done.skipped:
@@ -75,10 +101,6 @@ def evaluate_splits(
 def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) -> EvaluationRequest:
     spec, files = unit.spec, features["extracted"]
     test = _features(files, "test")
-    options = dict(spec["options"])
-    prompts = options.pop("zeroshot_prompt_file")
-    options |= {name: tuple(options[name]) for name in ("n_shot", "n_way")}
-    options["zeroshot_prompt_file"] = Path(prompts) if prompts else None
     return EvaluationRequest(
         tasks=tasks,
         train=rows_of(test, np.arange(0)) if spec.get("untrained") else _features(files, "train"),
@@ -91,8 +113,15 @@ def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) ->
         seed=spec["seed"],
         device=spec["device"],
         weights=spec["weights"],
-        options=Options(**options),
+        options=_options(spec),
     )
+
+
+def _options(spec: Mapping[str, Any]) -> Options:
+    options = dict(spec["options"])
+    prompts = options.pop("zeroshot_prompt_file")
+    options |= {name: tuple(options[name]) for name in ("n_shot", "n_way")}
+    return Options(**options, zeroshot_prompt_file=Path(prompts) if prompts else None)
 
 
 def _features(files: Mapping[str, Any], split: str) -> FeatureSet:

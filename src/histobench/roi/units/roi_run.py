@@ -13,8 +13,10 @@ from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker
 
 #: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
 #: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
-#: and `splits` are tasks on features; `compare` puts the encoders of one dataset and task side by side.
-KINDS = ("hash", "prepare", "shards", "features", "evaluate", "splits", "compare")
+#: and `splits` are tasks on features; `network` is a task that runs an encoder on images; `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("hash", "prepare", "shards", "network", "features", "evaluate", "splits", "compare")
+#: Units of one task of one encoder.
+EVALUATED = ("evaluate", "network")
 #: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
 REPORT = "report"
 #: What is done without a network; units of different encoders do not depend on each other.
@@ -23,6 +25,8 @@ EVALUATING = ("features", "evaluate", "splits", "compare")
 TASK_SECONDS = 15 * 60
 #: An evaluation of one task, about, for the size of the array.
 EVALUATION_SECONDS = 30.0
+#: The same of a task that trains on images, at the least.
+NETWORK_SECONDS = 600.0
 
 
 class RoiRun(RunFolder):
@@ -30,7 +34,7 @@ class RoiRun(RunFolder):
 
     track = "roi"
     kinds = KINDS
-    on_device = ("prepare", "shards")
+    on_device = ("prepare", "shards", "network")
     beside_device = ("hash",)
     finding = ("prepare",)
     found = ("shards",)
@@ -80,13 +84,16 @@ class RoiRun(RunFolder):
         hashing = [unit.seconds or 0.0 for unit in units if unit.kind == "hash"]
         planning = sum(unit.kind == "prepare" for unit in units)
         computing = sum(unit.seconds or 0.0 for unit in units if unit.kind == "features")
+        computing += sum(
+            max(unit.seconds or 0.0, NETWORK_SECONDS) for unit in units if unit.kind == "network"
+        )
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
         # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
         preparing = ("hash", "prepare") if hashing else ("prepare",)
         return [
             *([JobArray("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),
-            JobArray("prepare", preparing, min(planning, MOST_TASKS), on_device=True, is_shared=False),
-            JobArray("shards", ("shards",), _tasks(computing), on_device=True),
+            *([JobArray("prepare", preparing, min(planning, MOST_TASKS), True, False)] if planning else []),
+            JobArray("shards", ("shards", "network"), _tasks(computing), on_device=True),
             JobArray("evaluate", EVALUATING, _tasks(evaluating)),
             JobArray("collect", ("compare", REPORT), 1, is_shared=False),
         ]

@@ -104,13 +104,16 @@ class UnitWorker:
             hash_unit(self.folder, unit, self._progress)
             return
         from histobench.roi.units import comparing, extraction
-        from histobench.roi.units.evaluating import evaluate_splits
+        from histobench.roi.units.evaluating import evaluate_on_network, evaluate_splits
 
         if unit.kind == "prepare":
             self.close()
             extraction.prepare(self.folder, unit, self._progress)
         elif unit.kind == "shards":
             self._compute(unit)
+        elif unit.kind == "network":
+            self.close()
+            evaluate_on_network(self.folder, unit, self._say)
         elif unit.kind == "features":
             planning = self.folder.unit(unit.needs[0])
             output = self._output(planning.id)
@@ -154,7 +157,10 @@ class UnitWorker:
         """As where the run was planned: versions, and threads, for sums depend on them in their last bits."""
         from histobench.roi.units.extraction import check_versions
 
-        prepared = self._output(self._planning(unit).id)
+        planning = self._planning(unit)
+        if planning is None:  # the task has worked on images
+            return nullcontext()
+        prepared = self._output(planning.id)
         check_versions(prepared)
         threads = prepared.get("threads")
         if threads is None:  # this process has planned it
@@ -166,9 +172,11 @@ class UnitWorker:
         limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
         return limits
 
-    def _planning(self, unit: Unit) -> Unit:
-        """The unit that has prepared the dataset of another one."""
+    def _planning(self, unit: Unit) -> Unit | None:
+        """The unit that has prepared the dataset of another one, if features are made of it."""
         while unit.kind != "prepare":
+            if unit.kind == "network":
+                return None
             if not unit.needs:
                 raise HistobenchError(f"{unit.id} does not say what it needs; start a new run")
             unit = self.folder.unit(unit.needs[0])
@@ -177,7 +185,9 @@ class UnitWorker:
     def _features_of(self, unit: Unit) -> dict[str, Any]:
         """The feature files that a unit evaluates, which are in the folder that the plan has for them."""
         found = self._output(unit.needs[0])
-        folder = Path(self._planning(unit).spec["save_dir"]).resolve()
+        planning = self._planning(unit)
+        assert planning is not None
+        folder = Path(planning.spec["save_dir"]).resolve()
         for file in found["extracted"].values():
             if not Path(file["path"]).resolve().is_relative_to(folder):
                 raise HistobenchError(f"{file['path']} is not in {folder}, where this run has its features")

@@ -212,6 +212,19 @@ def take_inventory(
     return HashInventory(keys, sources, unreadable, table)
 
 
+def content_keys(paths: Sequence[Path], pool: Pool, memory: Path) -> list[bytes]:
+    """The hash of every file; one that cannot be read is an error."""
+    _, refs, unreadable = _located(paths)
+    if unreadable:
+        raise HistobenchError(next(iter(unreadable.values())))
+    with closing(ContentHashes(memory)) as table:
+        found = _hashes(refs, pool, table, None, keep=itemgetter(1))
+    for path, key in zip(paths, found, strict=True):
+        if isinstance(key, Failure):
+            raise HistobenchError(f"{path}: {key.reason}")
+    return [key for key in found if not isinstance(key, Failure)]
+
+
 def hash_images(
     paths: Sequence[Path],
     pool: Pool,

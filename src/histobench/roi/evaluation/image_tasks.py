@@ -1,0 +1,11 @@
+"""The tasks that run the network on images, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from histobench.roi.evaluation.context import TaskResult
+from histobench.roi.evaluation.image_context import ImageContext
+
+#: The tasks of the catalogue with `on_images`, each with what runs it.
+IMAGE_RUNNERS: dict[str, Callable[[ImageContext], Iterable[TaskResult]]] = {}
