@@ -10,12 +10,14 @@ import pytest
 
 from histobench.cli.evaluate import evaluate_flags
 from histobench.core.errors import HistobenchError
+from histobench.roi.evaluation.image_tasks import IMAGE_RUNNERS
 from histobench.roi.evaluation.tasks import TASK_RUNNERS
 from histobench.roi.plan.plan_file import json_schema
 from histobench.roi.presets import PRESETS
 from histobench.roi.task_catalogue import (
     CATALOGUE,
     DEFAULT_TASKS,
+    ON_IMAGES,
     TASKS,
     RoiTask,
     canonical_task,
@@ -27,7 +29,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_task_has_a_runner_and_every_runner_a_task() -> None:
-    assert tuple(TASK_RUNNERS) == TASKS
+    assert {**TASK_RUNNERS, **IMAGE_RUNNERS}.keys() == set(TASKS)
+    assert tuple(IMAGE_RUNNERS) == ON_IMAGES
 
 
 def test_the_schema_for_editors_names_the_tasks() -> None:

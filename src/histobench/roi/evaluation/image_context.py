@@ -57,7 +57,7 @@ class ImageContext:
         return tuple(self.request.data.classes)
 
     def images(self, split: str) -> Sequence[RoiImage]:
-        """The images of train, val or test with their labels and groups; none where there is no such split."""
+        """The images of train, val or test with labels and groups; none where there is no such split."""
         return self.request.data.splits.get(split, ())
 
     @property

@@ -13,7 +13,8 @@ from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker
 
 #: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
 #: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
-#: and `splits` are tasks on features; `network` is a task that runs an encoder on images; `compare` puts the encoders of one dataset and task side by side.
+#: and `splits` are tasks on features; `network` is a task that runs an encoder on images; `compare`
+#: puts the encoders of one dataset and task side by side.
 KINDS = ("hash", "prepare", "shards", "network", "features", "evaluate", "splits", "compare")
 #: Units of one task of one encoder.
 EVALUATED = ("evaluate", "network")
