@@ -102,12 +102,16 @@ def _no_answer(address: str) -> OSError | OverflowError | None:
         return error
 
 
-def is_lost() -> bool:
-    """Return whether the head of the cluster that this process uses does not answer."""
+def head_address() -> str:
+    """Return the address of the head of the cluster that this process uses; a client of Ray has none."""
     import ray
 
-    address = getattr(ray.get_runtime_context(), "gcs_address", "")  # a client of Ray does not know it
-    return _no_answer(str(address)) is not None
+    return str(getattr(ray.get_runtime_context(), "gcs_address", ""))
+
+
+def answers(address: str) -> bool:
+    """Return whether a server answers at this address."""
+    return _no_answer(address) is None
 
 
 def _remembered() -> str:

@@ -151,15 +151,32 @@ class RayEngine:
         import ray
 
         set_patience(WORKER_PATIENCE)
+        ended = threading.Event()
+        threading.Thread(target=_watch_head, args=(clusters.head_address(), ended), daemon=True).start()
         try:
             _Driver(folder, display, self._environment).run()
         finally:
+            ended.set()
             set_patience(0.0)
-            # Without its head Ray would wait for a minute, and end this process by itself.
             closing = threading.Thread(target=ray.shutdown, daemon=True)
             closing.start()
             closing.join(CLOSING_SECONDS)
         return True
+
+
+def _watch_head(address: str, ended: threading.Event) -> None:
+    """End this process in words when the head is gone: calls of Ray would block, and end it without any."""
+    heard = time.monotonic()
+    while not ended.wait(2.0):
+        if clusters.answers(address):
+            heard = time.monotonic()
+        elif time.monotonic() - heard > HEAD_SECONDS:
+            os.write(
+                2,
+                b"error: the head of the Ray cluster does not answer; finished work is kept: start the "
+                b"cluster again (`ray start --head`) and repeat the command\n",
+            )
+            os._exit(2)
 
 
 class _Driver:
@@ -172,7 +189,7 @@ class _Driver:
         self._slots: list[_Slot] = []
         self._lost: Counter[str] = Counter()
         self._not_started = 0
-        self._alive = self._heard = time.monotonic()
+        self._alive = time.monotonic()
 
     def run(self) -> None:
         agenda = self._agenda
@@ -198,14 +215,6 @@ class _Driver:
         """As many slots as the cluster has room for now: nodes come and go."""
         import ray
 
-        if clusters.is_lost():
-            if time.monotonic() - self._heard > HEAD_SECONDS:
-                self._slots = []  # nobody is left to end them
-                raise HistobenchError(
-                    "the head of the Ray cluster does not answer; what was finished is kept: start the "
-                    "cluster again (`ray start --head`), and repeat the command"
-                )
-            return
         total = ray.cluster_resources()
         gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
         run = self._folder
@@ -220,7 +229,6 @@ class _Driver:
             self._slots.append(slot)
         while len(self._slots) > len(wanted) and self._slots[-1].task is None:
             self._end([self._slots.pop()])
-        self._heard = time.monotonic()
         if wanted:
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > SILENT_SECONDS:
