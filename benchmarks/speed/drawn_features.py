@@ -18,7 +18,7 @@ from workload import REAL_TEST, REAL_TRAIN
 
 from histobench.core.devices import resolve_device
 from histobench.core.files import atomic_path
-from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.data.demo import CLASSES, render_tile
 from histobench.roi.encoders.registry import create_encoder
 
 

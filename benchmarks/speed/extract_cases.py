@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.data.demo import CLASSES, render_tile
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec

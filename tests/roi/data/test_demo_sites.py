@@ -22,7 +22,6 @@ def test_sites_are_columns_of_the_same_tiles(tmp_path: Path) -> None:
     assert all(long.startswith(f"{short},") for short, long in lines)
     for tile in plain.parent.rglob("*.jpg"):
         assert (sited.parent / tile.relative_to(plain.parent)).read_bytes() == tile.read_bytes()
-    assert "sites" not in (plain.parent / "synthetic-crc.recipe.json").read_text()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from PIL import Image, ImageCms
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data import plain_jpeg
-from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.data.demo import CLASSES, render_tile
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.plain_jpeg import decode_into, plain_size
 

@@ -230,16 +230,3 @@ def test_captions_cover_every_class_and_are_reproducible() -> None:
         assert len(set(captions)) > 40
     all_names = [word for names in NAMES.values() for word in names]
     assert len(all_names) == len(set(all_names))  # no name stands for two classes
-
-
-def test_training_tiles_are_not_demo_tiles() -> None:
-    import re
-    from pathlib import Path
-
-    script = Path(__file__).parents[3] / "scripts" / "train_tiny_vl.py"
-    calls = re.findall(r"tile_jpeg\([^)]*\)", script.read_text(encoding="utf-8"))
-    assert calls
-    assert all('domain="training"' in call for call in calls)
-    for seed in (1, 2):  # the seeds of the training script, asked of the demo domain
-        demo = render_tile("NORM", seed=seed, index=0)
-        assert not np.array_equal(demo, render_tile("NORM", seed=seed, index=0, domain="training"))

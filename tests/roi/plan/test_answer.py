@@ -11,7 +11,7 @@ import pytest
 import histobench as hb
 from histobench.cli.main import main
 from histobench.report.site import build_site
-from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.data.demo import CLASSES, render_tile
 
 RARE, COMMON = CLASSES[:4], CLASSES[4:8]
 TILES = 7

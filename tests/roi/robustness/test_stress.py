@@ -15,8 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from histobench.cli.main import main
-from histobench.roi.data.demo import write_demo_dataset
-from histobench.roi.data.demo.tile import render_tile
+from histobench.roi.data.demo import render_tile, write_demo_dataset
 from histobench.roi.robustness.perturbations import (
     STRESS,
     THUNDER,

@@ -97,7 +97,14 @@ def test_the_wide_layout_has_the_columns_of_the_documentation(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "bad", [{"layout": "tall"}, {"train_per_class": 0}, {"test_per_class": 0}, {"tiles_per_patient": 6}]
+    "bad",
+    [
+        {"layout": "tall"},
+        {"train_per_class": 0},
+        {"test_per_class": 0},
+        {"tiles_per_patient": 6},
+        {"size": 8},
+    ],
 )
 def test_wrong_arguments_stop_before_anything_is_written(tmp_path: Path, bad: dict) -> None:
     with pytest.raises(HistobenchError):
