@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,3 +83,46 @@ def scan_csv(
     return read_table(
         CsvSheet.open(Path(path)), wanted, Path(path).stem, columns=ColumnNames(**named), **more
     )
+
+
+#: Solved tries of each task of two agents: datasets of 3 and 7 tasks, unequal tries, ids that sort badly.
+PLAYED = {
+    "one": {"gsm8k": [1, 0, 2, 1, 2, 2, 0], "mbpp": [0, 1, 0]},
+    "two": {"gsm8k": [0, 0, 1, 2, 1, 0], "mbpp": [2, 0, 0]},
+}
+
+
+def write_episodes(folder: Path, *, shuffled: int = 0, writers: int = 1) -> Path:
+    """Stored episodes of `PLAYED`, each task twice at k = 5 and once at k = 2, in an order drawn by a seed.
+
+    With several writers each episode is in the folder of one of them, as a run on several machines leaves it.
+    """
+    draw = random.Random(shuffled)
+    family = {"gsm8k": "reasoning", "mbpp": "code_generation"}
+    lines = [
+        (f"repeat{number}/{agent}/F=None/max{k}_p2+tool+cd/{family[dataset]}/{dataset}", task, tries > number)
+        for agent, datasets in PLAYED.items()
+        for dataset, solved in datasets.items()
+        for task, tries in enumerate(solved)
+        for k, repeats in ((2, 1), (5, 2))
+        for number in range(repeats)
+    ]
+    draw.shuffle(lines)
+    for cell, task, success in lines:
+        writer = draw.randrange(writers)
+        below = f"writers/{writer}of{writers}-{draw.randrange(16**8):08x}" if writers > 1 else ""
+        ended = "task_success" if success else "max_steps"
+        state = {
+            "history": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Assistant:\n!"}],
+            "agent_action_count": {"propose_solution": 1, "use_tool": task % 3, "invalid_action": task % 2},
+            "success": success,
+            "terminate_reason": ended,
+            "token_counter": {"total_tokens": 10 + 7 * task},
+        }
+        path = folder / below / cell / "results.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"state": state, "task": {"task_id": str(task * 5)}}) + "\n")
+        with path.with_name("details.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"task_id": str(task * 5), "cost": 0.1 * (task + 1)}) + "\n")
+    return folder

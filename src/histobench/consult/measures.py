@@ -96,7 +96,7 @@ def read_played(folder: str | Path) -> Played:
             episodes[name, record["arm"]][repeat][str(episode.task["task_id"])] = episode
     if not episodes:
         raise HistobenchError(f"no episodes of Consult in {folder}; run histobench consult run")
-    return dict(sorted(episodes.items()))
+    return {key: dict(sorted(repeats.items())) for key, repeats in sorted(episodes.items())}
 
 
 def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]:

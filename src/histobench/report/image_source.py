@@ -123,7 +123,7 @@ def open_source(place: str | Path) -> ImageSource:
             raise
     files = {
         file.relative_to(path).as_posix(): file
-        for file in path.rglob("*")
+        for file in sorted(path.rglob("*"))
         if file.suffix.lower() in _SUFFIXES and file.is_file()
     }
     if not files:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
+import histobench as hb
+from builders import write_episodes
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.general_env import open_environment
 from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.rescoring import Rescored, rescore
-from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.results.stored_episode import find_result_files, read_episodes, spent_below
+from histobench.mint.results.uncertainty import gain, pass_hat, rate_interval, success_rate, tries_rows
 from histobench.mint.runs.task_source import choose_datasets
 from histobench.mint.tasks import MultipleChoiceTask, ReasoningTask, Task
 
@@ -181,3 +186,32 @@ def test_both_rules_stand_side_by_side_for_recordings(
 def test_a_table_of_outcomes_is_of_one_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mint", "rescore", str(tmp_path), "--rule", "strict,published", "-o", "x.csv"]) == 2
     assert "give one --rule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_no_number_depends_on_which_episode_ended_first(
+    writers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(order: int) -> list[object]:
+        folder = write_episodes(tmp_path / str(order), shuffled=order, writers=writers)
+        runs = hb.mint.open_runs(folder)
+        tables = [runs.episodes(), runs.table(), runs.leaderboard(), runs.compare("one", "two")]
+        assert main(["mint", "table", str(folder), "--by", "dataset"]) == 0
+        return [*(table.to_json(double_precision=15) for table in tables), capsys.readouterr().out,
+                spent_below(folder, without="none")]  # fmt: skip
+
+    first = shown(0)
+    assert all(shown(order) == first for order in range(1, 5))
+
+
+def test_a_rate_and_its_interval_do_not_depend_on_the_order_of_the_episodes(tmp_path: Path) -> None:
+    outcomes = read_outcomes(write_episodes(tmp_path))
+    one = [outcome for outcome in outcomes if outcome.model == "one" and outcome.k == 5]
+    two = [outcome for outcome in outcomes if outcome.model == "two" and outcome.k == 5]
+    assert len(one) == 20
+    assert success_rate(one) == 45.0
+    for measure in (rate_interval, tries_rows, lambda them: gain(them, two), lambda them: pass_hat(them, 2)):
+        found = {
+            repr(measure(sorted(one, key=lambda _: draw.random()))) for draw in [Random(s) for s in range(9)]
+        }
+        assert len(found) == 1, found

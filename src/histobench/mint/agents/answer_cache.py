@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -103,7 +104,8 @@ class AnswerFiles(AnswerCache):
 
     def spent(self) -> float:
         """What all stored answers cost, as far as it is known."""
-        return sum((read_note(path) or {}).get("cost") or 0.0 for path in files_below(self._folder, ".json"))
+        notes = (read_note(path) or {} for path in files_below(self._folder, ".json"))
+        return math.fsum(note.get("cost") or 0.0 for note in notes)
 
     def close(self) -> None:
         """Nothing is open."""

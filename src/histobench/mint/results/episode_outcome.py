@@ -114,11 +114,11 @@ def parse_failures(text: str) -> tuple[str, ...]:
 
 
 def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
-    """Which tries of each task succeeded."""
+    """Which tries of each task succeeded, sorted by task so that sums do not depend on the order."""
     tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for outcome in outcomes:
         tasks[outcome.key].append(outcome.success)
-    return tasks
+    return dict(sorted(tasks.items()))
 
 
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:

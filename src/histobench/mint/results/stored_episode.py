@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import is_no_folder, read_plain, read_plain_text
 from histobench.core.plain_data import parse_json
+from histobench.core.text import natural_order
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.turn_loop import ASSISTANT, unsolved
@@ -54,7 +56,7 @@ def spent_below(folder: str | Path, *, without: str) -> float:
     folder = Path(folder)
     files = (path for path in folder.glob(f"**/{DETAILS}") if path.relative_to(folder).parts[0] != without)
     costs = (record.get("cost") for path in files for record in read_details(path).values())
-    return sum(cost for cost in costs if isinstance(cost, int | float))
+    return math.fsum(cost for cost in costs if isinstance(cost, int | float))
 
 
 def gave_answer_away(details: dict[str, Any]) -> bool | None:
@@ -178,10 +180,14 @@ class EachOnce:
 
 
 def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
-    """The episodes of several results files, each once."""
+    """The episodes of several results files, each once, sorted by cell and task: not as they ended."""
     once = EachOnce()
+    cells: dict[Path, list[Path]] = {}
     for file in files:
-        yield from once.of(file, read_episodes(file))
+        cells.setdefault(_without_writer(file), []).append(file)
+    for cell in sorted(cells):
+        episodes = [episode for file in cells[cell] for episode in once.of(file, read_episodes(file))]
+        yield from sorted(episodes, key=lambda episode: natural_order(episode.task["task_id"]))
 
 
 def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
@@ -192,9 +198,9 @@ def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
         for file in files
         for episode in read_episodes(file)
     }
-    for file in files:
+    for file in sorted(files, key=_without_writer):
         cell = parse_cell(file.resolve().parent.as_posix())
-        for task_id, outcome in read_failures(file).items():
+        for task_id, outcome in sorted(read_failures(file).items()):
             key = (_without_writer(file), task_id)
             if key not in finished:
                 finished.add(key)
