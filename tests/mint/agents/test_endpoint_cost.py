@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from histobench.mint.agents.answer_cache import AnswerCache
-from histobench.mint.agents.client import Endpoint
+from histobench.mint.agents.client import MOST_THINKING, Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
 from histobench.mint.agents.costs import CostLimitError, CostTracker, Ledger
 from histobench.mint.agents.prices import Price
-from histobench.mint.messages.parts import Message
+from histobench.mint.messages.parts import Message, ToolSpec
 
 from .conftest import HISTORY
+
+TOOL = ToolSpec(
+    "search", "looks something up", {"type": "object", "properties": {"text": {"type": "string"}}}
+)
 
 
 def test_an_answer_is_paid_for_once(
@@ -57,8 +63,26 @@ def test_another_sample_sampling_or_conversation_is_another_request(
     endpoint.ask(HISTORY, sample=2)
     endpoint.ask((*HISTORY, Message("user", "Well?")))
     connect(cache=cache, sampling=Sampling(temperature=1.0)).ask(HISTORY)
-    assert len(server.requests) == 4
+    for tool in (TOOL, replace(TOOL, description="finds"), replace(TOOL, name="find")):
+        for functions in ((tool,), (tool,), (tool, replace(TOOL, name="last"))):
+            endpoint.ask(HISTORY, functions=functions)
+    assert len(server.requests) == 4 + 6
     cache.close()
+
+
+def test_what_is_held_back_is_the_dearest_answer_to_all_that_is_sent(
+    connect: Callable[..., Endpoint],
+) -> None:
+    plain, thinking = (
+        connect(sampling=Sampling(max_tokens=7, reasoning_effort=how)) for how in (None, "low")
+    )
+    read, written = plain.bound(HISTORY)
+    assert (written, thinking.bound(HISTORY)) == (7, (read, 7 + MOST_THINKING))
+    more = Message("assistant", "four, \u00e9")
+    longer = plain.bound((*HISTORY, more))[0]
+    assert longer - read >= len(more.content.encode())
+    assert plain.bound(HISTORY, [TOOL])[0] - read == len(json.dumps(asdict(TOOL)))
+    assert plain.bound((*HISTORY, more), [TOOL], known=(1, 1000))[0] == 1000 + longer - read
 
 
 def test_nothing_is_asked_once_the_limit_is_spent(server: Any, connect: Callable[..., Endpoint]) -> None:
@@ -121,10 +145,14 @@ def test_an_answer_without_usage_costs_what_was_held_back_for_it(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
     server.answer = lambda body, number: replies.Reply({"choices": [{"message": {"content": "4"}}]})
-    endpoint = connect(costs=CostTracker(max_cost=1200.0), price=Price(1e6, 1e6))  # 558 dollars each
-    endpoint.ask(HISTORY)
-    endpoint.ask(HISTORY)
-    with pytest.raises(CostLimitError, match=r"\$1116.0000 of at most \$1200.0000 spent"):
+    prices = Price(2e6, 1e6, cache_write=3e6, reasoning=4e6)  # of reading and writing: the dearest kinds
+    endpoint = connect(costs=CostTracker(max_cost=4500.0), price=prices)
+    read, written = endpoint.bound(HISTORY)
+    assert written == 512
+    assert read >= len(HISTORY[0].content)
+    for _ in range(2):
+        endpoint.ask(HISTORY)
+    with pytest.raises(CostLimitError, match=rf"\${2 * (3 * read + 4 * written)}.0000 of at most \$4500"):
         endpoint.ask(HISTORY)
     assert len(server.requests) == 2
 

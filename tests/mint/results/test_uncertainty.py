@@ -16,7 +16,7 @@ from statsmodels.stats.proportion import proportion_confint
 from histobench.cli.main import main
 from histobench.mint.results.agent_comparison import compare_agents
 from histobench.mint.results.episode_outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
-from histobench.mint.results.result_tables import feedback_rows, group_rows
+from histobench.mint.results.result_tables import dialect_rows, feedback_rows, group_rows
 from histobench.mint.results.uncertainty import (
     gain,
     pass_hat,
@@ -312,3 +312,22 @@ def test_the_table_and_the_comparison_can_be_printed(
     assert "+30.0" in capsys.readouterr().out
     assert main(["mint", "compare", str(path), "--first", "goof", "--second", "bad"]) == 2
     assert "did you mean good" in capsys.readouterr().err
+
+
+def test_each_dialect_keeps_its_side_and_native_minus_text_is_positive_where_native_is_better() -> None:
+    text, native = (
+        [
+            EpisodeOutcome(
+                model, "None", "None", 5, "gsm8k", str(task), task < solved, 1, 2, invalid, tokens=n
+            )
+            for task in range(first, 12)
+        ]
+        for model, solved, invalid, n, first in (("m", 3, 2, 70, 0), ("m+native", 9, 1, 40, 2))
+    )
+    (row,) = dialect_rows([*text, *native])
+    assert (row.model, row.tasks) == ("m", 10)
+    assert (row.text.success, row.native.success) == (0.1, 0.7)
+    assert (row.text.invalid_rate, row.native.invalid_rate) == (0.4, 0.25)
+    assert (row.text.tokens, row.native.tokens) == (70, 40)
+    assert row.difference is not None
+    assert row.difference.difference == pytest.approx(0.6)

@@ -147,10 +147,10 @@ def test_c_is_scikit_learns_with_two_classes_too(
 def test_without_a_validation_set_c_is_chosen_by_seeded_folds(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), _, (t, _) = blobs
     x, y = x[:60], y[:60]
-    first = sklearn_probe(x, y, t, n_classes=3, seed=1)
-    second = sklearn_probe(x, y, t, n_classes=3, seed=1)
-    assert "cross-validation" in first.info["C_chosen_on"]
-    np.testing.assert_array_equal(first.probabilities, second.probabilities)
+    chosen = [sklearn_probe(x + 2 * torch.sin(9 * x), y, t, n_classes=3, seed=seed) for seed in (1, 1, 2, 3)]
+    assert "cross-validation" in chosen[0].info["C_chosen_on"]
+    np.testing.assert_array_equal(chosen[0].probabilities, chosen[1].probabilities)
+    assert len({outcome.info["C"] for outcome in chosen}) > 1
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,10 @@ def test_held_out_parts_are_stratified_disjoint_and_seeded() -> None:
     assert sorted([*fit, *rest]) == list(range(62))
     assert np.bincount(labels[rest]).tolist() == [10, 2, 1]
     np.testing.assert_array_equal(held_out(labels, seed=4)[1], rest)
+    assert held_out(labels, seed=5)[1].tolist() != rest.tolist()
     parts = folds(labels, seed=4)
+    assert [part.tolist() for _, part in folds(labels, seed=4)] == [part.tolist() for _, part in parts]
+    assert [part.tolist() for _, part in folds(labels, seed=5)] != [part.tolist() for _, part in parts]
     assert sorted(np.concatenate([part for _, part in parts])) == list(range(62))
     assert all(np.bincount(labels[part], minlength=3)[0] == 10 for _, part in parts)
 
