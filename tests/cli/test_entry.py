@@ -11,13 +11,49 @@ import sys
 import pytest
 
 from histobench.cli.entry import printing
+from histobench.cli.main import main
 
 
 def _histobench(*arguments: str, stdout: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "histobench.cli.main", *arguments]
+    command = [sys.executable, "-m", "histobench", *arguments]
     return subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, env={**os.environ, **environment}, check=False
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begin"),
+    [
+        (["help"], "histobench: which"),
+        (["help", "power"], "usage: histobench power"),
+        (["help", "mint", "run"], "usage: histobench mint run"),
+        (["help", "help"], "histobench: which"),
+        (["--version"], "histobench "),
+        (["version"], "histobench "),
+    ],
+)
+def test_help_and_version_are_found_where_people_look(
+    arguments: list[str], begin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data?"),
+        (["mint", "run", "--modle", "x"], "unknown option --modle"),
+        (["data", "chekc", "x"], "invalid choice: 'chekc'"),
+    ],
+)
+def test_a_mistyped_option_is_one_line_with_the_nearest(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "usage" not in said
 
 
 @pytest.mark.sample(3)

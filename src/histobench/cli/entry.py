@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import inspect
 import io
@@ -15,11 +16,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from histobench.cli.terminal import in_flags, say, speak_as
 from histobench.core.errors import HistobenchError
-from histobench.core.records import spelled_as_declared
+from histobench.core.records import flags_of, spelled_as_declared
 from histobench.core.redaction import redact
 from histobench.core.text import shown
 
@@ -65,13 +66,26 @@ def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command
         command.add_flags(parsers.add_parser(name, help=command.summary))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line with the nearest flag, without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if message.startswith("unrecognized arguments: -"):
+            flag = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+            message = f"unknown option {flag}"
+            near = difflib.get_close_matches(flag, list(flags_of(self)), n=1, cutoff=0.65)
+            hint = f"; did you mean {near[0]}?" if near else ""
+        self.exit(USER_ERROR, f"{self.prog}: error: {message}{hint} ({self.prog} --help lists the options)\n")
+
+
 def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
     """Parse `argv`, run the command, and turn failures into a line and an exit
     code.
     """
 
     def started() -> int:
-        parser = argparse.ArgumentParser(prog=prog)
+        parser = _Parser(prog=prog)
         command.add_flags(parser)
         _accept_debug(parser, default=False)
         return _run(command, parser, argv, prog=prog)

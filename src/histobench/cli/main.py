@@ -63,9 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:  # help COMMAND is COMMAND --help
+        arguments = [*(word for word in arguments if word != "help"), "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         return printing(lambda: say(_overview()))
-    if arguments[0] in ("-V", "--version"):
+    if arguments[0] in ("-V", "--version", "version"):
         return printing(lambda: say(f"histobench {__version__}"))
     name, rest = arguments[0], arguments[1:]
     command = {**COMMANDS, **HIDDEN}.get(name)
@@ -121,7 +123,7 @@ def _overview() -> str:
         "histobench: which pathology foundation model should I use, and how sure can I be?\n\n"
         "usage: histobench COMMAND [options]\n\n"
         f"{groups}\n\n"
-        "histobench COMMAND --help explains a command. New here? Start with: histobench demo"
+        "histobench help COMMAND explains a command. New here? Start with: histobench demo"
     )
 
 

@@ -333,7 +333,7 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
     >>> spelled_as_declared(parser, ["--batch_size=8", "my_file"])
     ['--batch-size=8', 'my_file']
     """
-    declared = {flag.replace("_", "-"): flag for flag in _flags_of(parser)}
+    declared = {flag.replace("_", "-"): flag for flag in flags_of(parser)}
     found: list[Any] = []
     for place, word in enumerate(argv):
         if word == "--":
@@ -344,12 +344,13 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
     return found
 
 
-def _flags_of(parser: argparse.ArgumentParser) -> Iterable[str]:
+def flags_of(parser: argparse.ArgumentParser) -> Iterable[str]:
+    """Every flag of a parser and of its sub-parsers."""
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
-                yield from _flags_of(below)
+                yield from flags_of(below)
 
 
 def help_text(each: Declared) -> str:

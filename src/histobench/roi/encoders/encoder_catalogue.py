@@ -129,11 +129,11 @@ def weights_steps(spec: EncoderSpec) -> list[str]:
         return ["no download: the weights are random numbers from a fixed seed"]
     if source.kind in ("package", "project"):
         return ["no download: they are installed with histobench"]
-    table = f'or give a path in model_utils/model_weights.json: {{"{spec.name}": "/path/to/file"}}'
+    table = "or, without internet: copy the file here and give --weights FILE"
     if source.kind == "url":
         return [f"they are downloaded on first use from {source.url}", table]
     if source.kind == "by_hand":
-        return [f"download them from {source.url}", table.removeprefix("or ")]
+        return [f"download them from {source.url}", "give their path: --weights FILE"]
     pin = f" --revision {source.revision}" if source.revision else ""
     steps = [f"hf download {source.repo} {source.file}{pin}", table]
     if source.gated:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.version import installed_entry_points
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import (
@@ -46,16 +48,65 @@ def get_spec(name: str) -> EncoderSpec:
         return find_model(split_alias(name)[1]).spec
     spec = find_spec(name)
     if spec is None:
-        zoo = load_zoo()
-        known = [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()]
-        raise HistobenchError(f"unknown encoder {name!r}; {did_you_mean(name, known)}")
+        raise HistobenchError(f"unknown encoder {name!r}; {_nearest(name)}")
     return spec
+
+
+def _nearest(name: str) -> str:
+    """The tail of an error message: encoders with similar names, and where all are listed."""
+    known = _written_names() | {_letters(own): own for own in (*_REGISTERED, *_plug_ins())}
+    asked = _letters(name)
+    near = difflib.get_close_matches(asked, known, n=5, cutoff=0.6)
+    near += [key for key in known if len(key) > 3 and (key in asked or asked in key)] if asked else []
+    names = list(dict.fromkeys(known[key] for key in near))[:3]
+    return f"did you mean {', '.join(names)}? " * bool(names) + "(histobench models lists all)"
+
+
+def zoo_name(name: str) -> str:
+    """The name of an encoder as people write it, in the spelling of the zoo; other names unchanged.
+
+    Case and separators do not matter. `hf-hub:` is the prefix that timm and open_clip use.
+
+    >>> zoo_name("UNI 2-h"), zoo_name("CONCH v1.5"), zoo_name("hf-hub:MahmoodLab/UNI")
+    ('uni_v2', 'conch_v15', 'uni_v1')
+    """
+    zoo = load_zoo()
+    base, at, output = name.strip().partition("@")
+    if base in zoo or name in aliases_of(zoo) or base in aliases_of(zoo) or name in _REGISTERED:
+        return name
+    if name.startswith("hf-hub:"):
+        base = base.removeprefix("hf-hub:")
+        kind, place = ("timm:", base[5:]) if base.startswith("timm/") else ("hf:", base)
+        found = _written_names().get(_letters(base), kind + place)
+    elif not re.search(r"[:=+]|\.py", name) and name not in _plug_ins():
+        found = _written_names().get(_letters(base), base)
+    else:
+        return name
+    return f"{found}{at}{output}"
+
+
+def _written_names() -> dict[str, str]:
+    """Names, aliases and repositories of the zoo without case and separators; those of two are left out."""
+    zoo = load_zoo()
+    known = {_letters(name): name for name in zoo}
+    known |= {_letters(alias): name for alias, name in aliases_of(zoo).items()}
+    places: dict[str, list[str]] = {}
+    for spec in zoo.values():
+        repo = spec.source.repo
+        for place in {_letters(text) for text in (repo, repo.rpartition("/")[2], spec.title)}:
+            places.setdefault(place, []).append(spec.name)
+    return {key: names[0] for key, names in places.items() if key and len(names) == 1} | known
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9@]", "", name.lower())
 
 
 def find_spec(name: str) -> EncoderSpec | None:
     """As `get_spec`, and None for what the zoo does not know: asks no installed package for plug-ins."""
     zoo = load_zoo()
     aliases = aliases_of(zoo)
+    name = zoo_name(name)
     # An alias may stand for a named output as well (`virchow2-cls`).
     base, _, output = aliases.get(name, name).partition("@")
     spec = zoo.get(aliases.get(base, base).partition("@")[0])

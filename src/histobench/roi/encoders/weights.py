@@ -83,8 +83,8 @@ def resolve_weights(
         return fetch_from_url(spec, source.url)
     if source.kind == "by_hand":
         raise HistobenchError(
-            f"the weights of {spec.name} cannot be downloaded by a program: get them from {source.url} and "
-            f'give their path in model_utils/model_weights.json: {{"{spec.name}": "/path/to/file"}}'
+            f"{spec.name}: the weights cannot be downloaded by a program; get them from {source.url} and "
+            f"give `weights` FILE (details: histobench models show {spec.name})"
         )
     if source.kind == "package":
         return _package_file(spec)

@@ -56,7 +56,6 @@ def other_revision(spec: EncoderSpec, checkpoint: Path) -> str:
 
 log = logging.getLogger(__name__)
 
-LOGIN = "then run: hf auth login"
 #: A hub that could not be reached is not asked again for so long: each time its library waits half a minute.
 _UNREACHABLE_SECONDS = 120.0
 _unreachable_at: float | None = None
@@ -87,15 +86,23 @@ def fetch_from_hub(spec: EncoderSpec, file: str, *, allow_revision: bool = False
             log.warning("%s: %s at %s, not at the pinned %s", spec.name, file, revision, source.revision)
             return other
     if path is None and is_offline():
-        raise HistobenchError(
-            f"the weights of {spec.name} ({source.repo}/{file}) are not on this machine and HF_HUB_OFFLINE=1 "
-            "forbids downloading; unset it, or give a path in model_utils/model_weights.json"
-            + _other_revisions(spec, file)
-        )
+        raise _not_here(spec, file, "HF_HUB_OFFLINE=1 forbids the download")
     path = path or _download(spec, file)
     if file == source.file:
         check_sha256(spec, path)
     return path
+
+
+def _not_here(spec: EncoderSpec, file: str, why: str) -> HistobenchError:
+    """Why the weights are missing, and the steps to them for machines with and without a network."""
+    source = spec.source
+    get = f"request access at {source.page} and run: hf auth login" if source.gated else "repeat the command"
+    return HistobenchError(
+        f"{spec.name}: no weights on this machine, and {why}{_other_revisions(spec, file)}\n"
+        f"  with internet: {get}\n"
+        f"  without: copy {Path(file).name} of {source.page} here and give `weights` FILE; "
+        f"details: histobench models show {spec.name}"
+    )
 
 
 def _other_revisions(spec: EncoderSpec, file: str) -> str:
@@ -130,11 +137,7 @@ def _download(spec: EncoderSpec, file: str) -> Path:
     )
 
     source = spec.source
-    by_hand = f"or download {file} yourself and give its path in model_utils/model_weights.json"
-    away = HistobenchError(
-        f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
-        f"connect to the internet, {by_hand}{_other_revisions(spec, file)}"
-    )
+    away = _not_here(spec, file, f"the model hub cannot be reached ({source.repo}/{file})")
     if _unreachable_at is not None and time.monotonic() - _unreachable_at < _UNREACHABLE_SECONDS:
         raise away
     # Its library reports every attempt in two lines; what matters of them is said here in one.
@@ -146,24 +149,18 @@ def _download(spec: EncoderSpec, file: str) -> Path:
         _note_unreachable()
         raise away from error
     except GatedRepoError as error:
-        raise HistobenchError(
-            f"{spec.name}: access to {source.repo} has to be granted by its authors; "
-            f"request it at {source.page}, {LOGIN}"
-        ) from error
+        why = f"the authors of {source.repo} have not given you access"
+        raise _not_here(spec, file, why) from error
     except (RevisionNotFoundError, EntryNotFoundError) as error:
         raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
     except RepositoryNotFoundError as error:
-        raise HistobenchError(
-            f"{spec.name}: {source.repo} is not there, or is hidden until you log in; "
-            f"see {source.page}, {LOGIN}"
-        ) from error
+        why = f"{source.repo} does not exist or is hidden until you log in (hf auth login)"
+        raise _not_here(spec, file, why) from error
     except (HfHubHTTPError, OSError) as error:
         if getattr(error, "errno", None) == 28:
             raise HistobenchError(f"{spec.name}: the disk is full; free some space and run again") from error
-        raise HistobenchError(
-            f"{spec.name}: downloading {source.repo}/{file} failed "
-            f"({type(error).__name__}); try again, {by_hand}"
-        ) from error
+        why = f"downloading {source.repo}/{file} failed ({type(error).__name__})"
+        raise _not_here(spec, file, why) from error
 
 
 def _note_unreachable() -> None:
@@ -175,10 +172,10 @@ def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
     """A file from a fixed address (of a code repository), kept in the cache folder."""
     path = cached_url(spec, url)
     if not path.is_file():
-        by_hand = "fetch it yourself and give its path in model_utils/model_weights.json"
+        by_hand = "download it on another machine and give `weights` FILE"
         if is_offline():
             raise HistobenchError(
-                f"{spec.name} needs {url}, and HF_HUB_OFFLINE=1 forbids download; {by_hand}"
+                f"{spec.name} needs {url}, and HF_HUB_OFFLINE=1 forbids the download; {by_hand}"
             )
         try:
             call_while_reachable(partial(_copy_from, url, path), url)

@@ -20,6 +20,11 @@ class EncoderRecipe:
     #: Take what the hub's cache has, where that is another revision than the pinned one.
     allow_revision: bool = False
 
+    def __post_init__(self) -> None:
+        from histobench.roi.encoders.registry import zoo_name
+
+        object.__setattr__(self, "name", zoo_name(self.name))
+
     def unresolved(self, *, download: bool = True) -> str:
         """Why the encoder cannot be made: its name, file, packages, weights; empty if nothing is missing."""
         from histobench.roi.encoders.registry import why_unresolved

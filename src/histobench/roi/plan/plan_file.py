@@ -21,6 +21,7 @@ from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import PLISM, kind_of_folder, target_of_folder
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of, names_features
+from histobench.roi.encoders.registry import zoo_name
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import PRESETS, get_preset
 from histobench.roi.registry.dataset_entry import is_name, not_found
@@ -130,7 +131,9 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
             located(where, f"two datasets are called {duplicates[0]!r}; give each its own name")
         )
     foreign = _foreign(values.pop("features", None), where, base)
-    encoders = tuple(str(name) for name in _sequence(values, "encoders", where, required=not foreign))
+    encoders = tuple(
+        zoo_name(str(name)) for name in _sequence(values, "encoders", where, required=not foreign)
+    )
     encoders, combined = _with_combinations((*encoders, *foreign), values.pop("combine", None), where)
     values |= {"features": foreign} if foreign else {}
     values |= {"combine": list(combined)} if combined else {}
@@ -291,13 +294,17 @@ def _with_combinations(
         label_of(name).removesuffix("@elsewhere"): label_of(name) for name in filter(names_features, single)
     }
     given = {alias: label for alias, label in given.items() if alias not in single}
-    asked = ["+".join(given.get(part, part) for part in combined_parts(name)) for name in asked]
+    asked = ["+".join(given.get(part) or zoo_name(part) for part in combined_parts(name)) for name in asked]
     asked = list(dict.fromkeys(asked))
     for name in asked:
         parts = combined_parts(name)
         if len(set(parts)) < len(parts):
             raise HistobenchError(located(where, f"combine: {name} names an encoder twice"))
         known = {*single, *map(label_of, single)}
+        missing = [part for part in parts if given and part not in known]
+        if missing:
+            advice = f"add `features` {missing[0]}=PATH, or name it as an encoder to compute them from images"
+            raise HistobenchError(located(where, f"combine: no features of {missing[0]}; {advice}"))
         single += [part for part in parts if part not in known]
     return (*single, *asked), tuple(asked)
 
