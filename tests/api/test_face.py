@@ -144,8 +144,18 @@ def test_predictions_are_a_frame_of_probabilities(bench: hb.Benchmark) -> None:
 
 
 @pytest.mark.slow
+def test_mistakes_are_the_wrong_images_the_surest_first(bench: hb.Benchmark) -> None:
+    found, every = bench.mistakes("tiny-vl", "KNN"), bench.predictions("tiny-vl", task="KNN")
+    wrong = every[every["label"] != every["predicted"]]
+    assert set(found.frame["image"]) == set(wrong["image"])
+    assert found.frame["excess"].is_monotonic_decreasing
+    assert found._repr_html_().count("<img") == min(24, len(wrong))
+
+
+@pytest.mark.slow
 def test_figures_are_drawn(bench: hb.Benchmark) -> None:
     for axes in (
+        bench.plot().axes[0],
         bench.plot.leaderboard(task="KNN"),
         bench.plot.confusion("tiny-vl", "KNN"),
         bench.plot.few_shot(),

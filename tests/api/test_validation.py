@@ -57,7 +57,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "neighbours as text": ({"n_neighbors": "5"}, "`n_neighbors`: expected a whole number of at least 1"),
     "neighbours in parts": ({"n_neighbors": 2.5}, "`n_neighbors`: .* found 2.5"),
     "neighbours as flag": ({"n_neighbors": True}, "`n_neighbors`: .* found True"),
-    "more neighbours than images": ({"n_neighbors": 99}, "KNN: n_neighbors is 99 but there are 40"),
     "no episodes": ({"n_iter": 0}, "`n_iter`: expected a whole number of at least 1, found 0"),
     "one shot, not a list": ({"n_shot": 4}, "`n_shot`: expected a list of whole numbers"),
     "shots of text": ({"n_shot": ["4"]}, "`n_shot`: expected a whole number of at least 1, found '4'"),

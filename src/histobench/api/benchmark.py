@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from histobench.api.dataset import Dataset
+    from histobench.api.mistakes import Mistakes
     from histobench.api.plots import Plots
     from histobench.core.records import Declared
     from histobench.roi.comparison.choice import Choice
@@ -556,7 +557,7 @@ class Benchmark:
     encoders, datasets : tuple of str
         Names, in the order of the folder.
     plot : Plots
-        Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`.
+        `plot()` draws the overview; other figures: `leaderboard`, `confusion`, `few_shot`, `embedding`.
 
     Examples
     --------
@@ -732,9 +733,48 @@ class Benchmark:
             raise HistobenchError(f"{len(fitting)} runs of {encoder} fit; open the folder of one of them")
         return fitting[0]
 
+    def mistakes(
+        self,
+        encoder: str | None = None,
+        task: str | None = None,
+        *,
+        dataset: str | None = None,
+        setting: str | None = None,
+        preset: str | None = None,
+    ) -> Mistakes:
+        """Return the test images that an encoder got wrong, the most confident mistakes first.
+
+        Parameters
+        ----------
+        encoder : str, optional
+            The encoder (default: the only one).
+        task : str, optional
+            The task (default: Linear-Probe, or the first task).
+        dataset, setting, preset : str, optional
+            Needed where several runs fit.
+
+        Returns
+        -------
+        Mistakes
+            A table; in a notebook with thumbnails. `frame` is its DataFrame.
+        """
+        from histobench.api.mistakes import Mistakes
+        from histobench.report.image_source import noted_datasets
+        from histobench.roi.task_catalogue import LINEAR_PROBE
+
+        if encoder is None and len(self.encoders) != 1:
+            raise HistobenchError(f"encoder: choose one of {', '.join(self.encoders)}")
+        tasks = [run.task for run in self.runs]
+        task = task or (LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0])
+        name = encoder or self.encoders[0]
+        found = self.one(name, task, dataset=dataset, setting=setting, preset=preset)
+        return Mistakes.of(found, noted_datasets(self.folder).get(found.identity.dataset))
+
     @property
     def plot(self) -> Plots:
-        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`, `similarity`: matplotlib axes."""
+        """Figures (matplotlib): `plot()` is the overview; also `leaderboard`, `confusion`, `few_shot`,
+        `embedding`, `similarity`.
+        """
         from histobench.api.plots import Plots
 
         return Plots(self)

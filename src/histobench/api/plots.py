@@ -11,14 +11,46 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import InvalidParameterError, flag, one_of, text, whole_number
-from histobench.roi.task_catalogue import FEW_SHOT
+from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS
 
 
 class Plots:
-    """The figures of a benchmark, `bench.plot`; every method takes `ax` and returns the axes."""
+    """The figures of a benchmark: `bench.plot()` is the overview; methods take `ax` and return the axes."""
 
     def __init__(self, bench: Any) -> None:
         self._bench = bench  # a Benchmark, whose file imports this one
+
+    def __call__(self, *, metric: str = "balanced_accuracy") -> Any:
+        """Draw the overview: one leaderboard per dataset and task.
+
+        Parameters
+        ----------
+        metric : str, default "balanced_accuracy"
+            The metric; runs of targets that are not classes have their own.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        runs = {}
+        # Of several settings the last is drawn, with the most shots.
+        for run in sorted(self._bench.runs, key=lambda run: [*map(int, re.findall(r"\d+", run.setting))]):
+            own = metric if run.target == CLASS else TARGETS[run.target].metrics[0]
+            runs[run.identity.dataset, run.identity.preset, run.task] = (run.setting, own)
+        if not runs:
+            raise HistobenchError(f"there are no stored predictions in {self._bench.folder}")
+        figure = _axes(None).figure
+        figure.clear()
+        figure.set_size_inches(8, (0.3 * max(2, len(self._bench.encoders)) + 0.9) * len(runs))
+        panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+        for axes, ((dataset, preset, task), (setting, own)) in zip(panels, runs.items(), strict=True):
+            options = {"dataset": dataset, "preset": preset, "setting": setting or None}
+            self.leaderboard(metric=own, task=task, ax=axes, **options)
+            axes.set_title(f"{dataset}: {task} {setting}".strip())
+            axes.set_ylim(-0.6, len(axes.get_yticks()) - 0.4)
+            if axes is not panels[-1]:
+                axes.set_xlabel("")
+        return figure
 
     def leaderboard(
         self,

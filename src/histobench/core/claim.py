@@ -165,7 +165,7 @@ def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
 
 
 def _self() -> dict[str, Any]:
-    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "since": time.time()}
 
 
 @cache

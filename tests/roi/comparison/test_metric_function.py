@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.metric_function import all_metrics, check_metric, one_metric
+from histobench.roi.comparison.metric_function import all_metrics, known_metric, one_metric
 from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, METRICS
 from histobench.roi.predictions import Predictions
 
@@ -53,4 +53,5 @@ def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(
         HistobenchError, match="unknown metric 'balanced_acc'; did you mean balanced_accuracy"
     ):
-        check_metric("balanced_acc")
+        known_metric("balanced_acuracy")
+    assert (known_metric("acc"), known_metric("Balanced accuracy")) == ("accuracy", "balanced_accuracy")

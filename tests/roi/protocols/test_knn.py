@@ -126,10 +126,13 @@ def test_equal_votes_go_to_the_lowest_class_id() -> None:
     assert outcome.predicted.tolist() == [1]
 
 
-def test_more_neighbours_than_training_images_is_an_error() -> None:
-    train, labels, test = data(10, 3, 4, 2)
-    with pytest.raises(HistobenchError, match="n_neighbors is 20 but there are 10 training images"):
-        knn(train, labels, test, n_classes=2)
+def test_with_few_training_images_fewer_neighbors_vote_and_it_is_said() -> None:
+    train, _, test = data(10, 3, 4, 2)
+    labels = torch.tensor([0, 1] * 5)
+    outcome = knn(train, labels, test, n_classes=2)
+    assert outcome.info["warnings"] == ["2 instead of 20 neighbors vote: there are 10 training images"]
+    expected = knn(train, labels, test, n_classes=2, n_neighbors=2)
+    np.testing.assert_array_equal(outcome.probabilities, expected.probabilities)
     assert knn(train, labels, test, n_classes=2, n_neighbors=10).probabilities.shape == (3, 2)
 
 

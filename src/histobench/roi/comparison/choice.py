@@ -13,6 +13,7 @@ from histobench.core.files import read_note
 from histobench.roi.comparison.answer import Answer, Evidence, Value, answer, listed_names
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.grids import Grid
+from histobench.roi.comparison.metric_function import known_metric
 from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
 from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
@@ -153,6 +154,7 @@ def choose(
     ]
     left = {_plain(each.name) for each in everyone if not each.why_not}
     kept = [run for run in runs if run.identity.encoder in left]
+    metric = known_metric(metric)
     comparison = compare_runs(kept, CompareSettings(metric)) if kept else None
     evidence = (
         [] if comparison is None else evidence_with_splits(comparison, _split_tables(results, kept, metric))

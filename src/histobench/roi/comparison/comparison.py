@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import episode_tables
 from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
-from histobench.roi.comparison.metric_function import check_metric
+from histobench.roi.comparison.metric_function import known_metric
 from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
@@ -173,7 +173,7 @@ class CompareSettings:
     rope: float = 0.01  # differences up to this are equivalent in practice (over datasets)
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        object.__setattr__(self, "metric", known_metric(self.metric))
         if not 0 < self.alpha < 1:
             raise HistobenchError(f"`alpha` must lie between 0 and 1, not {self.alpha:g}")
         if not 0 <= self.rope < 1:

@@ -41,11 +41,23 @@ def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: s
     return whole
 
 
-def check_metric(metric: str) -> None:
-    """Refuse a name that is no metric."""
+#: What people call metrics beside their names.
+_ALSO = {"acc": "accuracy", "bacc": "balanced_accuracy", "balanced_acc": "balanced_accuracy", "auc": "auroc",
+         "roc_auc": "auroc", "f1": "f1_score", "kappa": "quadratic_kappa"}  # fmt: skip
+
+
+def known_metric(metric: str) -> str:
+    """Return the name of a metric as results have it; refuse one that does not exist.
+
+    >>> known_metric("acc"), known_metric("Balanced accuracy")
+    ('accuracy', 'balanced_accuracy')
+    """
     known = (*METRICS, *(each.name for each in OF_TARGETS))
-    if metric not in known:
+    name = metric.strip().lower().replace(" ", "_").replace("-", "_")
+    name = _ALSO.get(name, name)
+    if name not in known:
         raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, known)}")
+    return name
 
 
 def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:
@@ -70,7 +82,7 @@ def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate
 
 def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
     """One metric of several runs on the same images as a function of counts; name of run -> [b]."""
-    check_metric(metric)
+    metric = known_metric(metric)
     if metric in LABEL_METRICS:
         return _from_confusion(runs, metric)
 

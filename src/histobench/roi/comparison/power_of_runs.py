@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.metric_function import check_metric, one_metric
+from histobench.roi.comparison.metric_function import known_metric, one_metric
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state, design_of
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
@@ -50,7 +50,7 @@ class PowerSettings:
     random_state: int = 42
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        object.__setattr__(self, "metric", known_metric(self.metric))
         if not self.delta > 0:
             raise HistobenchError(f"`delta` must be positive, not {self.delta:g}")
         for name, value in (("power", self.power), ("alpha", self.alpha)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from histobench.roi.protocols import thunder
 from histobench.roi.protocols.knn import knn, prototype, retrieval
 from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, PATIENT, ROBUSTNESS, TARGETS, ZERO_SHOT
+
+log = logging.getLogger(__name__)
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
@@ -42,6 +45,8 @@ def run_knn(context: Context) -> Iterable[TaskResult]:
             n_neighbors=context.request.options.n_neighbors,
             device=context.device,
         )
+        if outcome.info["n_neighbors"] != context.request.options.n_neighbors:
+            log.warning("KNN: %s", outcome.info["warnings"][0])
     yield TaskResult.scored(outcome, context.predictions(outcome))
 
 

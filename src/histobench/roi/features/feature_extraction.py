@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from histobench.core.claim import exclusive
+from histobench.core.claim import exclusive, holder_of
 from histobench.core.devices import cpu_kind, resolve_device
 from histobench.core.errors import HistobenchError, InterruptedWorkError
 from histobench.core.files import check_writable
@@ -252,13 +252,18 @@ class _Run:
             # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
             by_cache = {state.cache.fingerprint: state for state in lacking}
             for _, state in sorted(by_cache.items()):
-                told = f"{state.encoder.name}: another run is computing features with it; waiting for it"
                 lock = state.cache.folder / ".computing.lock"
-                stack.enter_context(exclusive(lock, on_wait=partial(self.progress.say, told)))
+                stack.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
             for state in lacking:
                 state.cache.refresh()
                 state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
             yield
+
+    def _say_waiting(self, state: EncoderState, lock: Path) -> None:
+        holder = holder_of(lock) or {}
+        began = time.strftime("%H:%M:%S", time.localtime(holder.get("since", time.time())))
+        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}, since {began}"
+        self.progress.say(f"{state.encoder.name}: waiting for another run that computes its features ({who})")
 
     def _check_files(self, states: Sequence[EncoderState]) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""
@@ -330,11 +335,6 @@ class _Run:
         if known:
             self.progress.say(
                 f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
-            )
-        if self.settings.num_workers > pool.workers:
-            self.progress.say(
-                f"loading images with {pool.workers} of {self.settings.num_workers} workers: this machine's "
-                "cores allow no more"
             )
         runner = self._runner(active, lists, inventory)
         names = ", ".join(state.encoder.name for state in active)

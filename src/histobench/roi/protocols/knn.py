@@ -22,7 +22,18 @@ def knn(
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Outcome:
-    """Centre by the train mean, scale to unit length; probabilities = vote fractions of the k nearest."""
+    """Centre by the train mean, scale to unit length; probabilities = vote fractions of the k nearest.
+
+    With fewer training images than neighbors, half of the smallest class vote.
+    """
+    smallest = int(torch.unique(train_labels, return_counts=True)[1].min())
+    warnings = []
+    if n_neighbors > len(train):
+        fewer = max(1, smallest // 2)
+        warnings = [
+            f"{fewer} instead of {n_neighbors} neighbors vote: there are {len(train)} training images"
+        ]
+        n_neighbors = fewer
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
     neighbours = nearest(train, test, k=n_neighbors, centring=Centring.of(train), memory=memory)
     votes = count_votes(train_labels[neighbours.index], n_classes)
@@ -31,12 +42,13 @@ def knn(
         "n_train": len(train),
         "rechecked_pairs": neighbours.rechecked,
     }
-    smallest = int(torch.unique(train_labels, return_counts=True)[1].min())
-    if n_neighbors >= 2 * smallest:
-        info["warnings"] = [
+    if not warnings and n_neighbors >= 2 * smallest:
+        warnings = [
             f"the smallest class has {smallest} training images, at most half of the {n_neighbors} neighbors "
             f"that vote, so it rarely wins; set `n_neighbors` to {max(1, smallest // 2)} or less"
         ]
+    if warnings:
+        info["warnings"] = warnings
     return Outcome((votes / n_neighbors).cpu().numpy(), votes.argmax(1).cpu().numpy(), info)
 
 

@@ -1,0 +1,104 @@
+"""The images that an encoder got wrong, as a table with thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.image import open_rgb
+from histobench.roi.data.image_ref import locate
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.results.reader import StoredRun
+from histobench.roi.task_catalogue import CLASS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Rows and pixels of what a notebook shows.
+_SHOWN, _SIDE = 24, 96
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Mistakes:
+    """The wrong predictions of one run, the most confident first.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        One row per wrong image: image, label, predicted, excess (probability of the predicted class minus
+        that of the true one), group, path (None if the images are not where they were).
+    images : int
+        Test images in all.
+    """
+
+    frame: pd.DataFrame
+    images: int
+
+    @classmethod
+    def of(cls, run: StoredRun, source: DatasetSource | None) -> Mistakes:
+        """The wrong predictions of a run; `source` says where its images are, if that is known."""
+        import pandas as pd
+
+        if run.target != CLASS:
+            raise HistobenchError(f"mistakes are of classes; the target of this run is {run.target}")
+        stored = run.predictions
+        wrong = np.flatnonzero(stored.predicted != stored.labels)
+        chosen, true = (stored.probabilities[wrong, of[wrong]] for of in (stored.predicted, stored.labels))
+        wrong = wrong[np.argsort(true - chosen, kind="stable")]
+        paths = {} if source is None else _paths(source)
+        frame = pd.DataFrame(
+            {
+                "image": [stored.img_names[row] for row in wrong],
+                "label": [stored.classes[stored.labels[row]] for row in wrong],
+                "predicted": [stored.classes[stored.predicted[row]] for row in wrong],
+                "excess": np.sort(chosen - true)[::-1],
+                "group": [stored.groups[row] if stored.groups is not None else None for row in wrong],
+                "path": [paths.get(stored.img_names[row]) for row in wrong],
+            }
+        )
+        return cls(frame, len(stored))
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __repr__(self) -> str:
+        head = f"{len(self)} of {self.images} test images are wrong"
+        return f"{head}\n{self.frame.drop(columns='path').to_string()}" if len(self) else head
+
+    def _repr_html_(self) -> str:
+        cells = []
+        for row in self.frame.head(_SHOWN).itertuples():
+            words = html.escape(f"{row.label} → {row.predicted} ({row.excess:+.2f})")
+            picture = "" if row.path is None else _picture(Path(str(row.path)))
+            cells.append(
+                f"<figure style='display:inline-block;margin:4px;width:{_SIDE + 40}px;font-size:11px'>"
+                f"{picture}<figcaption>{words}<br>{html.escape(str(row.image))}</figcaption></figure>"
+            )
+        more = f" The first {_SHOWN}:" if len(self) > _SHOWN else ""
+        return f"<p>{len(self)} of {self.images} test images are wrong.{more}</p>{''.join(cells)}"
+
+
+def _paths(source: DatasetSource) -> dict[str, Path]:
+    try:
+        splits = source.read().dataset.splits
+    except HistobenchError:
+        return {}
+    return {image.name: image.path for images in splits.values() for image in images}
+
+
+def _picture(path: Path) -> str:
+    try:
+        image = open_rgb(locate(path).read(), name=str(path))
+    except (OSError, HistobenchError):
+        return ""
+    image.thumbnail((_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return f"<img src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
