@@ -51,7 +51,7 @@ def test_label_metrics_are_those_of_the_confusion_matrix() -> None:
 
 def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(
-        HistobenchError, match="unknown metric 'balanced_acc'; did you mean balanced_accuracy"
+        HistobenchError, match="unknown metric 'balanced_acuracy'; did you mean balanced_accuracy"
     ):
         known_metric("balanced_acuracy")
     assert (known_metric("acc"), known_metric("Balanced accuracy")) == ("accuracy", "balanced_accuracy")

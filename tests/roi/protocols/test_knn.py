@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.protocols import neighbours
 from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.knn import knn
