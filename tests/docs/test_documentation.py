@@ -291,3 +291,45 @@ def test_workflows_and_forms_are_yaml() -> None:
         assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict), path
     workflow = yaml.safe_load((TOP / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+
+
+def test_workflows_pin_actions_by_hash_and_keep_no_credentials() -> None:
+    for path in TOP.glob(".github/workflows/*.yml"):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] == {"contents": "read"}, path.name
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+        for step in steps:
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), (path.name, step["uses"])
+            if "checkout" in step["uses"]:
+                assert step["with"]["persist-credentials"] is False, path.name
+    text = (TOP / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    assert "schedule:" in text
+    assert "make test-rest" in text
+
+
+def test_version_and_citation_agree() -> None:
+    from histobench import __version__
+
+    citation = yaml.safe_load((TOP / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["version"]) == __version__
+
+
+def test_the_readme_is_short_and_shows_the_answer_first() -> None:
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 600
+    screen = text.split("\n## ")[0]
+    places = [screen.index(words) for words in ("make setup", "histobench run --data", "Answer: On ", "![")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("word", ["npy", "svs", "uni2"])
+def test_the_search_of_the_site_finds_formats_and_models(word: str) -> None:
+    """A page has a token, cut as the site's search cuts them, that begins with the word."""
+    separator = re.search(r"separator: '(.*)'", (TOP / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert separator is not None
+    tokens = {
+        token.lower()
+        for page in (TOP / "docs").rglob("*.md")
+        for token in re.split(separator[1], page.read_text(encoding="utf-8"))
+    }
+    assert any(token.startswith(word) for token in tokens)

@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import DatasetSource
-from histobench.roi.results.reader import StoredRun
+from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def installed_version(package: str) -> str | None:

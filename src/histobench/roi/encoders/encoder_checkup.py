@@ -95,6 +95,10 @@ def _torch() -> list[CheckupResult]:
                 "use a GPU, or small encoders: efficientnet-lite0, kaiko-vits16, tiny-vl",
             )
         )
+        if torch.version.cuda:
+            message = f"CUDA {torch.version.cuda} libraries are installed, several GB that a CPU does not use"
+            fix = "without a GPU: uv pip install --reinstall --torch-backend cpu torch torchvision"
+            findings.append(CheckupResult("PASS", "packages", message, fix))
     return findings
 
 
