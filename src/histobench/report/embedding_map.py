@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, write_payload
 from histobench.report.table import ImageSet
+from histobench.roi.features.feature_rows import read_rows
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
@@ -62,19 +63,17 @@ def write_maps(
 
 
 def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:
-    from histobench.roi.features.feature_file import load
-
     try:
-        features = load(path)
+        names, embeddings = read_rows(path)
     except HistobenchError as error:
         log.warning("no map: %s", error)
         return None
-    place = {name: k for k, name in enumerate(features.img_names)}
+    place = {name: k for k, name in enumerate(names)}
     chosen = [k for k, name in enumerate(images.names) if name in place]
     chosen = chosen[:: max(1, -(-len(chosen) // MOST_POINTS))]
     if len(chosen) < 3:
         return None
-    rows = features.embeddings.numpy()[[place[images.names[k]] for k in chosen]].astype(np.float64)
+    rows = embeddings[[place[images.names[k]] for k in chosen]].astype(np.float64)
     points, share = principal_components(rows)
     maps = [
         _drawn(
@@ -89,12 +88,18 @@ def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any
 
 
 def principal_components(rows: Floats) -> tuple[Floats, float]:
-    """The first two principal components [n, 2] and their share of the variance."""
-    from sklearn.decomposition import PCA
+    """The first two principal components [n, 2] and their share of the variance.
 
-    model = PCA(2, svd_solver="randomized", random_state=0)
-    points = model.fit_transform(rows)
-    return points, float(model.explained_variance_ratio_.sum())
+    By subspace iteration (Halko et al. 2011), in each component the largest coordinate is positive.
+    """
+    centered = rows - rows.mean(axis=0)
+    basis = np.random.default_rng(0).standard_normal((rows.shape[1], min(12, *rows.shape)))
+    for _ in range(8):
+        basis = centered.T @ np.linalg.qr(centered @ basis)[0]
+    left, sizes, _ = np.linalg.svd(centered @ np.linalg.qr(basis)[0], full_matrices=False)
+    points = left[:, :2] * sizes[:2]
+    points *= np.sign(points[np.abs(points).argmax(axis=0), range(2)])
+    return points, float((sizes[:2] ** 2).sum() / max((centered**2).sum(), 1e-300))
 
 
 def _umap(rows: Floats) -> Floats:

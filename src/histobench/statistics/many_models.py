@@ -23,7 +23,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
@@ -307,8 +307,11 @@ def ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
     >>> ranks([[0.9, 0.8, 0.9]]).tolist()
     [[1.5, 3.0, 1.5]]
     """
-    values = np.asarray(scores, dtype=np.float64)
-    return np.asarray(stats.rankdata(-values if higher_is_better else values, axis=1), dtype=np.float64)
+    values = np.atleast_2d(np.asarray(scores, dtype=np.float64))
+    better = values[:, None, :] > values[:, :, None]
+    better = better if higher_is_better else values[:, None, :] < values[:, :, None]
+    equal = values[:, None, :] == values[:, :, None]
+    return np.asarray(better.sum(axis=2) + (equal.sum(axis=2) + 1) / 2, dtype=np.float64)
 
 
 def mean_ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
@@ -327,14 +330,14 @@ def friedman(scores: ArrayLike) -> Friedman:
         return Friedman(0.0, 1.0, 0.0, 1.0)
     deviation = ranked.sum(axis=0) - n_datasets * (n_models + 1) / 2
     statistic = float((n_models - 1) * (deviation**2).sum() / spread)
-    p_value = float(stats.chi2.sf(statistic, n_models - 1))
+    p_value = float(special.chdtrc(n_models - 1, statistic))
     rest = n_datasets * (n_models - 1) - statistic
     if rest <= 1e-9:
         # All datasets have the order of the first: F has no value, the chance of that is 1 / (m!)^(n - 1).
         chance = math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
         return Friedman(statistic, p_value, float("inf"), chance)
     f_statistic = (n_datasets - 1) * statistic / rest
-    f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
+    f_p_value = float(special.fdtrc(n_models - 1, (n_models - 1) * (n_datasets - 1), f_statistic))
     return Friedman(statistic, p_value, f_statistic, f_p_value)
 
 
@@ -349,9 +352,11 @@ def nemenyi_critical_difference(n_models: int, n_datasets: int, *, alpha: float 
 
 def nemenyi_p_values(average_ranks: ArrayLike, n_datasets: int) -> Floats:
     """p-values of all pairs of models, [m, m], corrected for the number of models."""
+    from scipy.stats import studentized_range  # imported late: it takes longer than most comparisons
+
     average = np.asarray(average_ranks, dtype=np.float64)
     distance = np.abs(average[:, None] - average[None, :]) / _rank_error(len(average), n_datasets)
-    p_values = stats.studentized_range.sf(distance * np.sqrt(2), len(average), np.inf)
+    p_values = studentized_range.sf(distance * np.sqrt(2), len(average), np.inf)
     return np.clip(np.asarray(p_values, dtype=np.float64), 0.0, 1.0)
 
 
@@ -409,7 +414,9 @@ def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
 
 @lru_cache(maxsize=256)
 def _critical_range(n_models: int, alpha: float) -> float:
-    return float(stats.studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
 
 
 def _rank_error(n_models: int, n_datasets: int) -> float:

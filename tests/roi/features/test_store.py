@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from builders import examples
 from histobench.core.errors import HistobenchError
 from histobench.roi.features.feature_file import FeatureSet, check_pair, load, save
+from histobench.roi.features.feature_rows import read_rows
 
 
 def make(count: int = 5, dim: int = 3, **metadata: object) -> FeatureSet:
@@ -304,3 +305,15 @@ def test_a_matching_pair_passes() -> None:
 def test_a_pair_that_does_not_match_is_refused(train: FeatureSet, test: FeatureSet, message: str) -> None:
     with pytest.raises(HistobenchError, match=message):
         check_pair(train, test)
+
+
+def test_the_rows_of_a_file_are_read_without_torch_as_with_it(tmp_path: Path) -> None:
+    features = FeatureSet(torch.randn(5, 3), torch.arange(5), tuple("abcde"), metadata={"encoder": "x"})
+    names, rows = read_rows(save(features, tmp_path / "own.pt"))
+    assert (list(names), rows.tolist()) == (list("abcde"), features.embeddings.tolist())
+    torch.save(
+        {"embeddings": rows.T.copy().T, "labels": np.arange(5), "img_names": list(names)},
+        tmp_path / "other.pt",
+    )
+    again, same = read_rows(tmp_path / "other.pt")
+    assert (list(again), same.tolist()) == (list(names), rows.tolist())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples, summing_matrix
@@ -94,6 +93,8 @@ def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
 
 def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
     """From the confusion matrices of all runs, which one product gives."""
+    from scipy import sparse
+
     sizes = {name: predictions.n_columns for name, predictions in runs.items()}
     cells = sparse.vstack(
         [

@@ -7,13 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.files import HAND_WRITTEN, files_below, read_note, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import LAB_KEYS, Options, Settings
 from histobench.roi.results.layout import (
@@ -26,6 +25,9 @@ from histobench.roi.results.layout import (
     TaskFiles,
     stored_in,
 )
+
+if TYPE_CHECKING:
+    from histobench.roi.features.feature_file import FeatureSet
 
 #: The files that hold what a task found; intervals are computed from them.
 RECORDED = (COMPLETE, DETAILED, PER_EPISODE, FEW_SHOT, EPISODES, ROBUSTNESS)
@@ -162,6 +164,8 @@ def _labelling(request: EvaluationRequest) -> str:
 
     Labels, names, groups and class names may be corrected in a CSV while every image stays as it is.
     """
+    from histobench.roi.features.feature_file import text_columns
+
     digest = hashlib.sha256()
     for features in (request.train, request.val, request.test):
         if features is not None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from histobench.roi.metrics.formulas import (
     CALIBRATION_BINS,
@@ -21,6 +20,7 @@ from histobench.roi.metrics.formulas import (
 )
 
 if TYPE_CHECKING:
+    from scipy import sparse
     from torch import Tensor
 
 
@@ -138,6 +138,8 @@ class _Ranking:
 
 def summing_matrix(row: Ints, column: Ints, shape: tuple[int, int]) -> sparse.csr_matrix:
     """A matrix that adds up the values of `column` into each `row`."""
+    from scipy import sparse
+
     return sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=shape)
 
 
@@ -205,6 +207,8 @@ def tally_resamples(
         own = labels[:, None] == np.arange(c)
         zeros = np.zeros(n * c, dtype=np.int64)
         micro = _prepare(p.ravel(), np.repeat(image, c), zeros, own.ravel(), 1, n)
+
+    from scipy import sparse
 
     each = PerImage.of(p, labels, predicted)
     losses = np.stack([each.log_loss, each.squared_error])
