@@ -31,6 +31,8 @@ class BasePatchEncoder(nn.Module):
     eval_transforms: Callable[[Any], Tensor] | TransformSpec
     #: The user's file and class this encoder comes from; empty for an encoder of the zoo.
     origin: str = ""
+    #: For fine-tuning your own class: how the names of its attention projections end, a regular expression.
+    lora_targets: str = ""
     #: Plain JSON values that change when the features would: weights sha256, architecture, pooling.
     identity: dict[str, Any]
 

@@ -1,0 +1,211 @@
+"""LoRA adapters in the attention of an encoder, through peft: where they go, and how they are saved and used.
+
+peft and transformers take seconds to import, so only the functions import them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from histobench.core.errors import HistobenchError
+from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.plain_data import parse_json
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.file_hash import sha256_now
+from histobench.roi.encoders.transform import TransformSpec
+
+#: The attention projections of each family: how the name of a module ends, as a regular expression. A fused
+#: projection holds query, key and value; where they are separate, query and value are adapted.
+TARGETS = {
+    "timm": r"attn\.qkv",
+    "transformers": r"(q_proj|v_proj|query|value)(\.linear)?",
+    "open_clip": r"attn\.qkv|resblocks\.\d+\.attn",
+    "own": r"attn\.qkv|(q_proj|v_proj)\.A",
+}
+#: For a class of the user that does not define `lora_targets`.
+ANY = "|".join([*TARGETS.values(), r"qkv"])
+_ADAPTER, _BASE, _LOADER = "adapter_model.safetensors", "base_encoder.json", "encoder.py"
+_LOADER_TEXT = '''"""The fine-tuned encoder of this folder: `histobench run --models NAME=THIS_FILE:adapted`."""
+
+from pathlib import Path
+
+from histobench.roi.encoders.lora import load_adapted
+
+
+def adapted():
+    return load_adapted(Path(__file__).parent)
+'''
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The adapter of an encoder: peft's model, the modules that were adapted, and the trainable weights."""
+
+    model: Any
+    modules: tuple[str, ...]
+    weights: Mapping[str, nn.Parameter]
+
+    @property
+    def count(self) -> int:
+        """Number of trainable weights."""
+        return sum(weight.numel() for weight in self.weights.values())
+
+    def reset(self, seed: int) -> None:
+        """Make the adapter new: the network computes what it did before, and training starts from `seed`."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                if ".lora_B." in name:
+                    weight.zero_()
+                else:  # as peft does, and the same on every device
+                    bound = 1 / math.sqrt(weight.shape[1])
+                    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+
+    def save(self, folder: Path, recipe: Mapping[str, Any]) -> None:
+        """Write the adapter in peft's format, with `recipe`, the arguments of `create_encoder`, beside it."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        state = get_peft_model_state_dict(self.model, adapter_name="default")
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, folder / _ADAPTER)
+        self.model.peft_config["default"].save_pretrained(str(folder))
+        (folder / _BASE).write_text(json.dumps(dict(recipe), indent=2) + "\n", encoding="utf-8")
+        (folder / _LOADER).write_text(_LOADER_TEXT, encoding="utf-8")
+
+
+def add_lora(encoder: BasePatchEncoder, *, rank: int, alpha: float) -> Lora:
+    """Put a LoRA adapter into the attention of an encoder; all other weights are frozen."""
+    check_peft(encoder.name)
+    from peft import LoraConfig, LoraModel
+
+    encoder.eval().requires_grad_(False)
+    targets = target_modules(encoder)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
+    return _lora(LoraModel(encoder, config, "default"), targets)
+
+
+def _lora(model: Any, targets: list[str]) -> Lora:
+    weights = {name: weight for name, weight in model.model.named_parameters() if weight.requires_grad}
+    adapted = {name.partition(".lora_")[0] for name in weights}
+    # peft adapts the output projection of a fused attention module along with it.
+    if missing := [name for name in targets if name not in adapted]:
+        raise HistobenchError(f"peft left {len(missing)} of {len(targets)} modules as they were: {missing[0]}")
+    return Lora(model, tuple(targets), weights)
+
+
+def check_peft(name: str) -> None:
+    """Raise where peft is not installed."""
+    try:
+        import peft  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise HistobenchError(
+            f"fine-tuning {name} needs the package {error.name}; run: pip install 'histobench[adapt]'"
+        ) from error
+
+
+def target_modules(encoder: BasePatchEncoder) -> list[str]:
+    """Return the attention projections that an image passes; none is an error, never a frozen run.
+
+    The text tower of an image-text model has modules of the same names, and some networks use the weights of
+    a projection without calling it, so that an adapter would do nothing: both show in a forward pass.
+    """
+    family = str(encoder.identity.get("family", ""))
+    pattern = encoder.lora_targets or TARGETS.get(family, ANY)
+    ends = re.compile(rf"(.*\.)?({pattern})")
+    named = [
+        name
+        for name, module in encoder.named_modules()
+        if ends.fullmatch(name) and isinstance(module, nn.Linear | nn.MultiheadAttention)
+    ]
+    called = _called(encoder, named)
+    if called:
+        return called
+    kinds = {type(module).__name__ for module in encoder.modules()}
+    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    shown = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in linear))
+    has = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "") if shown else "none"
+    reason = f"its forward pass calls no module whose name ends in {pattern}"
+    if named:
+        reason = f"its forward pass does not call {named[0]} and the other {len(named) - 1} modules of that kind"
+    elif not kinds & {"MultiheadAttention"} and sum(isinstance(m, nn.Conv2d) for m in encoder.modules()) > 3:
+        reason = "it is a convolutional network without attention projections, which LoRA adapts here"
+    raise HistobenchError(
+        f"{encoder.name or type(encoder).__name__} cannot be fine-tuned: {reason}. Its linear modules: {has}. "
+        "For your own class, set `lora_targets` to a regular expression of module names."
+    )
+
+
+def _called(encoder: BasePatchEncoder, names: list[str]) -> list[str]:
+    """Return those modules that a forward pass of one black image calls."""
+    seen: set[str] = set()
+    hooks = [
+        encoder.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: seen.add(name))
+        for name in names
+    ]
+    try:
+        with torch.no_grad():
+            encoder(black_image(encoder).to(_device_of(encoder)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [name for name in names if name in seen]
+
+
+def black_image(encoder: BasePatchEncoder) -> torch.Tensor:
+    """Return one image [1, 3, h, w] as the encoder takes it."""
+    transform = encoder.eval_transforms
+    if isinstance(transform, TransformSpec):
+        return torch.zeros(1, 3, transform.crop, transform.crop)
+    from PIL import Image
+
+    return torch.as_tensor(transform(Image.new("RGB", (256, 256))))[None]
+
+
+def _device_of(encoder: nn.Module) -> torch.device:
+    return next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
+
+
+def load_adapted(folder: str | Path) -> BasePatchEncoder:
+    """Make the encoder of a saved adapter: its weights are added to those of the encoder that was fine-tuned.
+
+    Parameters
+    ----------
+    folder
+        A folder that `--save-adapters` wrote.
+
+    Returns
+    -------
+    BasePatchEncoder
+        A frozen encoder. It needs peft to load and not to run.
+    """
+    folder = Path(folder)
+    check_peft(str(folder))
+    from peft import LoraConfig, LoraModel, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    from histobench.roi.encoders.registry import create_encoder
+
+    try:
+        recipe = parse_json(read_plain_text(folder / _BASE, limit=HAND_WRITTEN))
+    except OSError as error:
+        raise HistobenchError(f"{folder} does not hold a saved adapter: {error}") from error
+    encoder = create_encoder(recipe.pop("name"), **recipe)
+    config = LoraConfig.from_pretrained(str(folder))
+    model = LoraModel(encoder, config, "default")
+    found = set_peft_model_state_dict(model, load_file(folder / _ADAPTER), adapter_name="default")
+    if found.unexpected_keys:
+        raise HistobenchError(f"{folder}: the adapter is of another network: {found.unexpected_keys[0]}")
+    base = encoder.identity
+    encoder = model.merge_and_unload()
+    encoder.identity = {"base": base, "adapter": f"sha256:{sha256_now(folder / _ADAPTER)}", "unchecked": True}
+    return encoder.eval().requires_grad_(False)
