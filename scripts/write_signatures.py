@@ -20,7 +20,14 @@ from histobench.consult.study_plan import StudyPlan, extraction_options
 from histobench.core.files import write_text
 from histobench.core.records import Declared, default_text, options_of
 from histobench.mint.runs.run_options import RunOptions
-from histobench.roi.options import ENGINE_GROUP, SETTINGS_OF_PLANS, Options, Plan, Settings, plan_options
+from histobench.roi.options import (
+    ENGINE_GROUP,
+    SETTINGS_OF_PLANS,
+    Plan,
+    Settings,
+    feature_options,
+    plan_options,
+)
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "histobench"
 #: In a signature, the options of the records follow this line.
@@ -140,7 +147,7 @@ def sources() -> dict[Path, str]:
         agents: updated(agents.read_text(encoding="utf-8"), "run", options_of_agents()),
         consult: updated(consult.read_text(encoding="utf-8"), "run", options_of_consult()),
     }
-    found[features] = updated(found[features], "evaluate", options_of(Options))
+    found[features] = updated(found[features], "evaluate", feature_options())
     found[consult] = updated(found[consult], "prepare", options_of_prepare())
     return {path: formatted(text) for path, text in found.items()}
 

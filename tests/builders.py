@@ -36,6 +36,28 @@ class Mean(BasePatchEncoder):
 """
 
 
+TINY_VIT = """
+import timm
+import torch
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class Tiny(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = timm.models.VisionTransformer(
+            img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=0
+        )
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 24
+
+    def forward(self, images):
+        return self.net(images)
+"""
+
+
 def feature_set(
     rows: ArrayLike | torch.Tensor,
     labels: ArrayLike | torch.Tensor,

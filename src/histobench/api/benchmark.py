@@ -80,6 +80,13 @@ def run(
     class_weight: Literal["balanced", "none"] = "balanced",
     cox_alpha: float = 0.07,
     l1_ratio: float = 0.5,
+    lora_rank: int = 16,
+    lora_alpha: float = 16.0,
+    tune_epochs: int = 20,
+    tune_rates: Sequence[float] = (0.001, 0.0001, 1e-05),
+    tune_batch_size: int = 32,
+    tune_seeds: int = 3,
+    save_adapters: bool = False,
 ) -> Benchmark:
     """Benchmark encoders on datasets: extract features, evaluate tasks, compute intervals, compare.
 
@@ -111,7 +118,7 @@ def run(
     combine : str or list of str, default ()
         Encoders whose features are put side by side, as a+b; or: all pairs.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
+        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient, Fine-tune,
         Robustness, Regression, Survival, Multi-label, Ordinal.
     presets : str or list of str, default ("uni",)
         Recipes: uni, sklearn, thunder, eva, patho-bench, hest.
@@ -172,6 +179,20 @@ def run(
         Patho-bench: penalty of the Cox model of the preset patho-bench.
     l1_ratio : float, default 0.5
         Patho-bench: share of its L1 penalty; 0: L2 alone.
+    lora_rank : int, default 16
+        Fine-tune: rank of the LoRA adapter.
+    lora_alpha : float, default 16.0
+        Fine-tune: scale of the adapter, which is divided by the rank.
+    tune_epochs : int, default 20
+        Fine-tune: epochs of a training.
+    tune_rates : list of float, default (0.001, 0.0001, 1e-05)
+        Fine-tune: learning rates; one is chosen on held-out images.
+    tune_batch_size : int, default 32
+        Fine-tune: images per training step.
+    tune_seeds : int, default 3
+        Fine-tune: trainings with different seeds; an interval needs 3.
+    save_adapters : bool, default False
+        Fine-tune: save adapters to use as encoders.
 
     Returns
     -------
@@ -643,6 +664,50 @@ class Benchmark:
         """
         given = dict(locals())
         return compare(given.pop("self"), **given)
+
+    def ranking_shift(
+        self,
+        *,
+        metric: str = "balanced_accuracy",
+        dataset: str | None = None,
+        encoders: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        alpha: float = 0.05,
+    ) -> pd.DataFrame:
+        """Compare frozen with fine-tuned encoders, of the task Fine-tune: does the ranking change?
+
+        Parameters
+        ----------
+        metric : str, default "balanced_accuracy"
+            The metric to rank by.
+        dataset : str, optional
+            Use only this dataset.
+        encoders : str or list of str, optional
+            Compare only these encoders.
+        seed : int, optional
+            Use only runs with this seed.
+        alpha : float, default 0.05
+            Error rate of the whole table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per dataset and encoder: both values, observed and possible ranks, and the difference with
+            an interval that holds for all pairs of networks at once.
+        """
+        import pandas as pd
+
+        from histobench.roi.comparison.comparison import CompareSettings
+        from histobench.roi.comparison.ranking_shift import ranking_shifts
+
+        found = ranking_shifts(
+            self.runs,
+            CompareSettings(text(metric, "metric"), positive_number(alpha, "alpha")),
+            dataset=_choice(dataset, "dataset"),
+            encoders=None if encoders is None else texts(encoders, "encoders"),
+            seed=None if seed is None else whole_number(seed, "seed", least=0),
+        )
+        return pd.DataFrame([row for shift in found for row in shift.frame_rows()])
 
     def predictions(
         self,

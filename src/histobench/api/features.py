@@ -529,15 +529,14 @@ def evaluate(
     given = dict(locals())
     from histobench.api.benchmark import Benchmark, changed_options, open_results
     from histobench.api.validation import Given, checked_parts, target_parts
-    from histobench.core.records import options_of
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
-    from histobench.roi.options import Options, TargetOptions
+    from histobench.roi.options import Options, TargetOptions, feature_options
     from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import CLASS, ROBUSTNESS, TARGETS, canonical_task
 
-    task_options = Options(**changed_options(evaluate, given, options_of(Options)))
+    task_options = Options(**changed_options(evaluate, given, feature_options()))
     kind = TargetOptions(target=text(target, "target")).target
     arrays = [
         Given("train", _split(train, "train"), train_labels, train_groups),

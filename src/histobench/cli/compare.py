@@ -24,11 +24,12 @@ from histobench.cli.terminal import (
 from histobench.core.errors import HistobenchError
 from histobench.core.files import without_nan, write_json
 from histobench.core.text import listed
+from histobench.roi.task_catalogue import FINE_TUNE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.comparison.comparison import Comparison
+    from histobench.roi.comparison.comparison import CompareSettings, Comparison
     from histobench.roi.comparison.grids import Grid
 
 
@@ -80,7 +81,8 @@ def compare_command(args: argparse.Namespace) -> int:
     to the best (with intervals that hold for all pairs at once), which encoders may
     be the best, and a selection-corrected estimate for the winner. With several
     datasets also mean ranks with Friedman's test. --verbose adds all pairs, wins,
-    ties and losses, and the chance that one encoder is better than another. Writes
+    ties and losses, and the chance that one encoder is better than another. --task
+    Fine-tune also shows whether fine-tuning changes the ranking. Writes
     CSV, Markdown, LaTeX and JSON. Only runs on the same test images are compared.
 
     Examples:
@@ -127,11 +129,32 @@ def compare_command(args: argparse.Namespace) -> int:
                 print_grid(grid, console)
     else:
         _print_short(comparison, console)
+    if comparison.task == FINE_TUNE and not args.splits:
+        _print_shifts(args, settings, folder, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
     more = "" if args.verbose else " (--verbose prints all tables)"
     console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}", soft_wrap=True)
     return told_of_damage(Path(args.results))
+
+
+def _print_shifts(
+    args: argparse.Namespace, settings: CompareSettings, folder: Path, console: Console
+) -> None:
+    """Frozen against adapted networks, and what fine-tuning does to the ranking."""
+    from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
+    from histobench.roi.results.reader import load_runs
+
+    shifts = ranking_shifts(
+        load_runs(args.results),
+        settings,
+        dataset=args.dataset,
+        encoders=None if args.encoders is None else encoder_names(args.encoders),
+        seed=args.seed,
+    )
+    for shift in shifts:
+        print_grid(shift_grid(shift), console)
+    write_json(folder / "ranking_shift.json", {"datasets": [asdict(shift) for shift in shifts]})
 
 
 def told_of_damage(results: Path) -> int:

@@ -13,7 +13,7 @@ from histobench.cli.flags import required, seed
 from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_columns
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.core.text import natural_order
-from histobench.roi.options import Options, Plan
+from histobench.roi.options import Options, Plan, feature_options
 from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     general.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
     splits = [each for each in options_of(Plan) if each.name in ("splits", "folds", "repeats")]
     add_flags(general, splits)
-    add_flags(parser, options_of(Options))
+    add_flags(parser, feature_options())
     zero = parser.add_argument_group("zero-shot weights")
     zero.add_argument("--weights", help="checkpoint of the zero-shot encoder (default: as configured)")
     zero.add_argument("--num_workers", type=int, default=4, help="ignored; kept for older commands")
@@ -79,7 +79,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
         weights=args.weights,
-        options=Options(**given_flags(args, options_of(Options))),
+        options=Options(**given_flags(args, feature_options())),
     )
     scheme = scheme_of(args.splits, args.folds, args.repeats)
     with Busy("evaluating") as busy:

@@ -18,8 +18,18 @@ from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, TARGETS, TASKS
 
 #: Options of the preset patho-bench.
 LAB_KEYS = ("cost", "class_weight", "cox_alpha", "l1_ratio")
+#: Options of the task Fine-tune.
+TUNE_KEYS = (
+    "lora_rank",
+    "lora_alpha",
+    "tune_epochs",
+    "tune_rates",
+    "tune_batch_size",
+    "tune_seeds",
+    "save_adapters",
+)
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
-TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS)
+TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *TUNE_KEYS)
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
 OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
@@ -210,6 +220,22 @@ class Options:
         "one prompt per class, or templates x names as YAML or JSON", default=None, group="zero-shot"
     )
     zeroshot_batch_size: int = option("images per forward pass", default=32, least=1, group="zero-shot")
+    lora_rank: int = option("rank of the LoRA adapter", default=16, least=1, group="fine-tune")
+    lora_alpha: float = option(
+        "scale of the adapter, which is divided by the rank", default=16.0, above=0, group="fine-tune"
+    )
+    tune_epochs: int = option("epochs of a training", default=20, least=1, group="fine-tune")
+    tune_rates: tuple[float, ...] = option(
+        "learning rates; one is chosen on held-out images",
+        default=(1e-3, 1e-4, 1e-5),
+        above=0,
+        group="fine-tune",
+    )
+    tune_batch_size: int = option("images per training step", default=32, least=1, group="fine-tune")
+    tune_seeds: int = option(
+        "trainings with different seeds; an interval needs 3", default=3, least=1, group="fine-tune"
+    )
+    save_adapters: bool = option("save adapters to use as encoders", default=False, group="fine-tune")
     cost: float | str = option(
         "C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes / 100",
         choices=("adaptive",),
@@ -325,6 +351,11 @@ class Plan(TargetOptions):
             "batch_size": str(settings.batch_size),
             **{name: getattr(options, name) for name in TASK_KEYS},
         }
+
+
+def feature_options() -> tuple[Declared, ...]:
+    """The options of tasks on stored features."""
+    return tuple(each for each in options_of(Options) if each.name not in TUNE_KEYS)
 
 
 def plan_options() -> tuple[Declared, ...]:

@@ -15,6 +15,9 @@ FEW_SHOT = "Few-shot"
 ZERO_SHOT = "Zero-shot"
 ROBUSTNESS = "Robustness"
 PATIENT = "Patient"
+FINE_TUNE = "Fine-tune"
+#: The settings of Fine-tune: the control, and the network with its adapter.
+UNADAPTED, ADAPTED = "frozen", "lora"
 
 #: The target of most tasks: one class per image or patient.
 CLASS = "class"
@@ -93,6 +96,7 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("Retrieval", "image retrieval"),
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
+    RoiTask(FINE_TUNE, "light fine-tuning with LoRA", once=True, methods=True, on_images=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True, trained=False),
     *(
         RoiTask(kind.task, kind.words, once=kind.name != MULTILABEL, methods=True, target=kind.name)

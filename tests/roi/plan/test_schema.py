@@ -23,7 +23,8 @@ tasks: [Regression], target: regression, target_columns: [age],
 presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
 batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
-cost: adaptive, class_weight: none, cox_alpha: 0.01, l1_ratio: 0.9,
+lora_rank: 4, lora_alpha: 8.0, tune_epochs: 2, tune_rates: [0.01], tune_batch_size: 8, tune_seeds: 5,
+save_adapters: true, cost: adaptive, class_weight: none, cox_alpha: 0.01, l1_ratio: 0.9,
 stage: local, splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
 
 
@@ -126,7 +127,8 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True, "local")
     lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
     own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
-    assert plan.options == Options(**own, **lab)
+    tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}
+    assert plan.options == Options(**own, **lab, **tune, tune_seeds=5, save_adapters=True)
 
 
 def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> None:

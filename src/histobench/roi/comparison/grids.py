@@ -64,7 +64,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             apart = shown(pair.difference, pair.simultaneous, digits=digits)
             tail = apart, shown_p(pair.p_simultaneous) + star
         rank = "-" if entry.rank is None else str(entry.rank)
-        ranks = () if standings is None else (_ranks(standings.ranks.get(entry.name)),)
+        ranks = () if standings is None else (ranks_text(standings.ranks.get(entry.name)),)
         marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
         value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
         rows.append((rank, entry.name, value, *ranks, *tail))
@@ -97,7 +97,8 @@ def answer_line(comparison: Comparison, table: DatasetTable) -> str:
     return f"Answer: {answer(evidence, task=comparison.task, metric=comparison.metric).text}"
 
 
-def _ranks(ranks: tuple[int, int] | None) -> str:
+def ranks_text(ranks: tuple[int, int] | None) -> str:
+    """Possible ranks as 2 or 1-3."""
     if ranks is None:
         return "-"
     return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]}-{ranks[1]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.text import natural_order
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import LINEAR_PROBE, WITH_METHODS
+from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, LINEAR_PROBE, WITH_METHODS
 
 #: Of the few-shot settings, the one that most papers print.
 PREFERRED_SHOT = 16
@@ -26,7 +26,8 @@ def select_runs(
 ) -> list[StoredRun]:
     """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
 
-    Without a task it is the linear probe where there is one, otherwise the first task found.
+    Without a task it is the linear probe where there is one, otherwise the first task found; of Fine-tune
+    without a setting, the adapted network.
     """
     tasks = list(dict.fromkeys(run.task for run in runs))
     if task is None:
@@ -36,6 +37,8 @@ def select_runs(
     chosen = having(chosen, "preset", preset)
     chosen = having(chosen, "seed", None if seed is None else str(seed))
     settings = sorted({run.setting for run in chosen}, key=natural_order)
+    if setting is None and chosen[0].task == FINE_TUNE:
+        setting = ADAPTED  # the other one is its control
     if setting is not None:
         chosen = having(chosen, "setting", setting)
     elif len(settings) > 1:
@@ -128,6 +131,7 @@ def _folder(run: StoredRun) -> str:
 #: What may set the runs of an encoder apart; the file tells copies of results that lie side by side.
 _APART: tuple[Callable[[StoredRun], str], ...] = (
     lambda run: run.identity.preset,
+    lambda run: run.setting,
     lambda run: f"size {run.identity.size}",
     lambda run: f"seed {run.identity.seed}",
     _folder,

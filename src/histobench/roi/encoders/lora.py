@@ -34,7 +34,7 @@ TARGETS = {
 #: For a class of the user that does not define `lora_targets`.
 ANY = "|".join([*TARGETS.values(), r"qkv"])
 _ADAPTER, _BASE, _LOADER = "adapter_model.safetensors", "base_encoder.json", "encoder.py"
-_LOADER_TEXT = '''"""The fine-tuned encoder of this folder: `histobench run --models NAME=THIS_FILE:adapted`."""
+_LOADER_TEXT = '''"""The fine-tuned encoder of this folder: --models NAME=THIS_FILE:adapted."""
 
 from pathlib import Path
 
@@ -44,6 +44,10 @@ from histobench.roi.encoders.lora import load_adapted
 def adapted():
     return load_adapted(Path(__file__).parent)
 '''
+
+
+class NotAdaptableError(HistobenchError):
+    """The network has no attention that LoRA could adapt."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Lora:
 
         folder.mkdir(parents=True, exist_ok=True)
         state = get_peft_model_state_dict(self.model, adapter_name="default")
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, folder / _ADAPTER)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        save_file(tensors, folder / _ADAPTER)
         self.model.peft_config["default"].save_pretrained(str(folder))
         (folder / _BASE).write_text(json.dumps(dict(recipe), indent=2) + "\n", encoding="utf-8")
         (folder / _LOADER).write_text(_LOADER_TEXT, encoding="utf-8")
@@ -99,7 +104,7 @@ def _lora(model: Any, targets: list[str]) -> Lora:
     adapted = {name.partition(".lora_")[0] for name in weights}
     # peft adapts the output projection of a fused attention module along with it.
     if missing := [name for name in targets if name not in adapted]:
-        raise HistobenchError(f"peft left {len(missing)} of {len(targets)} modules as they were: {missing[0]}")
+        raise HistobenchError(f"peft did not adapt {len(missing)} of {len(targets)} modules: {missing[0]}")
     return Lora(model, tuple(targets), weights)
 
 
@@ -130,18 +135,20 @@ def target_modules(encoder: BasePatchEncoder) -> list[str]:
     called = _called(encoder, named)
     if called:
         return called
-    kinds = {type(module).__name__ for module in encoder.modules()}
+    name = encoder.name or type(encoder).__name__
+    modules = list(encoder.modules())
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
+    if not named and convolutions > sum(isinstance(module, nn.Linear) for module in modules):
+        raise NotAdaptableError(f"{name} is a convolutional network: LoRA adapts attention, and it has none")
     linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
     shown = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in linear))
     has = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "") if shown else "none"
-    reason = f"its forward pass calls no module whose name ends in {pattern}"
+    reason = f"no module that it calls has a name that ends in {pattern}"
     if named:
-        reason = f"its forward pass does not call {named[0]} and the other {len(named) - 1} modules of that kind"
-    elif not kinds & {"MultiheadAttention"} and sum(isinstance(m, nn.Conv2d) for m in encoder.modules()) > 3:
-        reason = "it is a convolutional network without attention projections, which LoRA adapts here"
+        reason = f"its forward pass does not call {named[0]} ({len(named)} modules have such names)"
     raise HistobenchError(
-        f"{encoder.name or type(encoder).__name__} cannot be fine-tuned: {reason}. Its linear modules: {has}. "
-        "For your own class, set `lora_targets` to a regular expression of module names."
+        f"{name} cannot be fine-tuned: {reason}. Its linear modules: {has}. For your own class, set "
+        "`lora_targets` to a regular expression of module names."
     )
 
 

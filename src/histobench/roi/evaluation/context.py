@@ -105,17 +105,18 @@ class Choosing:
         return "image" if self.groups is None else "group"
 
 
-def choosing(train: FeatureSet, choose_by: str, classes: Sequence[str]) -> Choosing:
+def choosing(
+    labels: Sequence[int], groups: tuple[str, ...] | None, choose_by: str, classes: Sequence[str]
+) -> Choosing:
     """Whole groups where the data names them, unless `choose_by` is "image" or groups cannot be divided.
 
     Patients whose images are in both parts make the larger part look right on the smaller one, whatever is
     chosen: the choice would be for the patients at hand and not for those of the test set.
     """
-    if choose_by == "image" or not any(train.groups or ()):
+    if choose_by == "image" or groups is None or not any(groups):
         return Choosing(None)
-    assert train.groups is not None
     members: dict[int, set[str]] = {}
-    for row, (label, group) in enumerate(zip(train.labels.tolist(), train.groups, strict=True)):
+    for row, (label, group) in enumerate(zip(labels, groups, strict=True)):
         members.setdefault(label, set()).add(f"g{group}" if group else f"i{row}")
     single = [label for label in sorted(members) if len(members[label]) == 1]
     if len(single) == len(members):
@@ -127,11 +128,11 @@ def choosing(train: FeatureSet, choose_by: str, classes: Sequence[str]) -> Choos
     if single:
         names = ", ".join(classes[label] for label in single)
         return Choosing(
-            train.groups,
+            groups,
             f"{'class' if len(single) == 1 else 'classes'} {names}: the training images come from one group, "
             "which cannot be both trained on and held out; hyper-parameters were chosen without it",
         )
-    return Choosing(train.groups)
+    return Choosing(groups)
 
 
 # Does the test set stand in the training set? Numbers would be too good, and nothing else would show it.
@@ -221,7 +222,7 @@ class Context:
 
     def choosing(self, train: FeatureSet) -> Choosing:
         """What is held out of these training features where something is chosen."""
-        return choosing(train, self.request.options.choose_by, self.classes)
+        return choosing(train.labels.tolist(), train.groups, self.request.options.choose_by, self.classes)
 
     @cached_property
     def choices(self) -> Choosing | None:

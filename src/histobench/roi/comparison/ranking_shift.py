@@ -1,0 +1,158 @@
+"""Does fine-tuning change the ranking? The frozen and the adapted networks of each encoder, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+
+from scipy import stats
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, dataset_table
+from histobench.roi.comparison.grids import Grid, ranks_text
+from histobench.roi.comparison.selection import by_dataset, select_runs
+from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One encoder before and after fine-tuning: values, observed and possible ranks, and the difference."""
+
+    encoder: str
+    frozen: float
+    adapted: float
+    rank_frozen: int
+    rank_adapted: int
+    ranks_frozen: tuple[int, int] | None
+    ranks_adapted: tuple[int, int] | None
+    difference: float  # adapted - frozen
+    low: float
+    high: float
+    holds: bool  # the interval, which holds for all pairs of networks at once, excludes 0
+
+
+@dataclass(frozen=True)
+class RankingShift:
+    """All encoders of one dataset, best adapted first."""
+
+    dataset: str
+    metric: str
+    alpha: float
+    shifts: tuple[Shift, ...]
+    kendall: float | None  # between the observed orders; None with fewer than two encoders
+    reversals: tuple[tuple[str, str], ...]  # the first is shown to be better adapted, the second frozen
+
+    def frame_rows(self) -> list[dict[str, object]]:
+        """One row per encoder, for tables."""
+        return [{"dataset": self.dataset, "metric": self.metric, **asdict(shift)} for shift in self.shifts]
+
+
+def ranking_shifts(
+    runs: Sequence[StoredRun],
+    settings: CompareSettings,
+    *,
+    dataset: str | None = None,
+    encoders: Sequence[str] | None = None,
+    seed: int | None = None,
+) -> list[RankingShift]:
+    """Compare the frozen and the adapted network of every encoder, dataset by dataset."""
+    if not any(run.task == FINE_TUNE for run in runs):
+        raise HistobenchError(
+            f"no results of the task {FINE_TUNE} here; run: histobench run --tasks {FINE_TUNE}"
+        )
+    chosen = {
+        setting: by_dataset(
+            select_runs(runs, task=FINE_TUNE, setting=setting, dataset=dataset, encoders=encoders, seed=seed)
+        )
+        for setting in (UNADAPTED, ADAPTED)
+    }
+    return [
+        _shift(name, chosen[UNADAPTED].get(name, []), members, settings)
+        for name, members in chosen[ADAPTED].items()
+    ]
+
+
+def _shift(
+    dataset: str, frozen: Sequence[StoredRun], adapted: Sequence[StoredRun], settings: CompareSettings
+) -> RankingShift:
+    before, after = (dataset_table(dataset, runs, settings) for runs in (frozen, adapted))
+    both = dataset_table(dataset, [*frozen, *adapted], settings)
+    old = {entry.name: entry for entry in before.entries}
+    shifts = []
+    for entry in after.entries:
+        other = old.get(entry.name)
+        pair = both.pair(f"{entry.name} [{ADAPTED}]", f"{entry.name} [{UNADAPTED}]")
+        if other is None or pair is None or entry.rank is None or other.rank is None:
+            continue
+        assert entry.value is not None
+        assert other.value is not None
+        interval = pair.simultaneous
+        shifts.append(
+            Shift(
+                entry.name,
+                other.value,
+                entry.value,
+                other.rank,
+                entry.rank,
+                _possible(before, entry.name),
+                _possible(after, entry.name),
+                pair.difference,
+                math.nan if interval.low is None else interval.low,
+                math.nan if interval.high is None else interval.high,
+                pair.holds,
+            )
+        )
+    names = [shift.encoder for shift in shifts]
+    lower = settings.metric in LOWER_IS_BETTER
+    reversals = []
+    for first, second in combinations(names, 2):
+        then, now = before.pair(first, second), after.pair(first, second)
+        if then and now and then.holds and now.holds and (then.difference > 0) != (now.difference > 0):
+            better = (now.difference > 0) != lower
+            reversals.append((first, second) if better else (second, first))
+    kendall = None
+    if len(shifts) > 1:
+        ranks = [[shift.rank_frozen for shift in shifts], [shift.rank_adapted for shift in shifts]]
+        found = float(stats.kendalltau(*ranks).statistic)
+        kendall = found if math.isfinite(found) else None
+    return RankingShift(dataset, settings.metric, settings.alpha, tuple(shifts), kendall, tuple(reversals))
+
+
+def _possible(table: DatasetTable, name: str) -> tuple[int, int] | None:
+    return None if table.standings is None else table.standings.ranks.get(name)
+
+
+def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
+    """The table that `histobench compare --task Fine-tune` prints."""
+    rows = []
+    for each in shift.shifts:
+        bounds = "" if math.isnan(each.low) else f" [{each.low:+.{digits}f}, {each.high:+.{digits}f}]"
+        rows.append(
+            (
+                each.encoder,
+                f"{each.frozen:.{digits}f}",
+                f"{each.adapted:.{digits}f}",
+                f"{each.difference:+.{digits}f}{bounds}{' *' if each.holds else ''}",
+                f"{each.rank_frozen} ({ranks_text(each.ranks_frozen)})",
+                f"{each.rank_adapted} ({ranks_text(each.ranks_adapted)})",
+            )
+        )
+    header = ("encoder", "frozen", "LoRA", "difference", "rank frozen (possible)", "rank LoRA (possible)")
+    level = f"{100 * (1 - shift.alpha):g}%"
+    notes = [f"Differences have {level} intervals that hold for all pairs of networks at once; * excludes 0."]
+    if shift.kendall is not None:
+        moved = [each.encoder for each in shift.shifts if each.rank_frozen != each.rank_adapted]
+        observed = f"{', '.join(moved)} moved" if moved else "the same"
+        notes.append(f"Observed order: {observed} (Kendall's tau {shift.kendall:.2f}).")
+        shown = "; ".join(f"{first} overtakes {second}" for first, second in shift.reversals)
+        notes.append(
+            f"The ranking changes: {shown}."
+            if shown
+            else "No change of the ranking is shown: no pair is significantly different in both orders."
+        )
+    title = f"{shift.dataset}: {shift.metric} of the frozen and the fine-tuned networks"
+    return Grid(title, header, tuple(rows), tuple(notes))

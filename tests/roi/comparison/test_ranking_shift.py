@@ -1,0 +1,68 @@
+"""Frozen against fine-tuned networks: differences, ranks, and whether the ranking changes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.roi.comparison.conftest import Write
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.comparison import CompareSettings
+from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
+from histobench.roi.results.reader import load_runs
+
+
+def _write_both(write_run: Write, encoder: str, frozen: float, adapted: float) -> object:
+    write_run(encoder, frozen, task="Fine-tune", setting="frozen", n=600)
+    return write_run(encoder, adapted, task="Fine-tune", setting="lora", n=600)
+
+
+def test_an_encoder_that_overtakes_another_is_named(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_both(write_run, "a", 1.0, 4.0)
+    _write_both(write_run, "b", 3.0, 2.0)
+    results = _write_both(write_run, "c", 2.0, 2.0)
+    (shift,) = ranking_shifts(load_runs(results), CompareSettings("accuracy"))
+    rows = {each.encoder: each for each in shift.shifts}
+    assert shift.shifts[0].encoder == "a"
+    assert {name: (row.rank_frozen, row.rank_adapted) for name, row in rows.items()}["a"] == (3, 1)
+    # By hand: the difference is that of the two accuracies, and its sign and interval agree.
+    stored = {(run.identity.encoder, run.setting): run.metrics["accuracy"] for run in load_runs(results)}
+    for name, row in rows.items():
+        assert row.difference == pytest.approx(stored[name, "lora"] - stored[name, "frozen"])
+        assert row.low < row.difference < row.high
+        assert row.holds == (row.low > 0 or row.high < 0)
+    assert rows["a"].holds
+    assert not rows["c"].holds
+    assert ("a", "b") in shift.reversals
+    order = [[rows[name].rank_frozen for name in "abc"], [rows[name].rank_adapted for name in "abc"]]
+    signs = [np.sign(np.subtract.outer(ranks, ranks))[np.triu_indices(3, 1)] for ranks in order]
+    assert shift.kendall == pytest.approx(float(np.mean(signs[0] * signs[1])))
+    assert "a overtakes b" in " ".join(shift_grid(shift).notes)
+
+    # The command shows it with the table of the adapted networks, which needs no setting.
+    assert main(["compare", str(results), "--task", "fine-tune", "--metric", "accuracy"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "overtakes b" in said
+    kept = json.loads((results / "comparison" / "ranking_shift.json").read_text())
+    assert kept["datasets"][0]["shifts"][0]["encoder"] == "a"
+    frame = hb.open_results(results).ranking_shift(metric="accuracy")
+    assert frame.set_index("encoder")["rank_adapted"]["a"] == 1
+
+
+def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_run: Write) -> None:
+    _write_both(write_run, "a", 1.5, 1.5)
+    results = _write_both(write_run, "b", 1.6, 1.6)
+    (shift,) = ranking_shifts(load_runs(results), CompareSettings())
+    assert not any(each.holds for each in shift.shifts)
+    assert not shift.reversals
+    assert "No change of the ranking is shown" in " ".join(shift_grid(shift).notes)
+    other = write_run("a", folder="probe")
+    runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
+    with pytest.raises(HistobenchError, match="--tasks Fine-tune"):
+        ranking_shifts(runs, CompareSettings())

@@ -1,0 +1,238 @@
+"""The task Fine-tune: its control, the choice of learning rates, seeds, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from builders import TINY_VIT
+from histobench.cli.main import main
+from histobench.roi.encoders.lora import add_lora
+from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.evaluation import fine_tune_task
+from histobench.roi.evaluation.context import TaskSkippedError
+from histobench.roi.evaluation.evaluation_request import ImageRequest
+from histobench.roi.evaluation.image_context import ImageContext
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Options, Settings
+from histobench.roi.plan.plan_file import plan_from
+from histobench.roi.plan.plan_run import load_datasets
+from histobench.roi.protocols.fine_tuning import FineTuned, Frozen, Network, Parts, Trainer, fine_tune
+from histobench.roi.results.reader import load_runs
+
+FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
+
+
+def _stripes(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tiles with lines along or across, noisy."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    lines = np.where(np.arange(16) // 2 % 2, 160, 90)[None, :]
+    pixels = (
+        rng.normal(0, 20, (count, 16, 16, 3)) + np.where(labels[:, None, None], lines, lines.T)[..., None]
+    )
+    return pixels.clip(0, 255).astype(np.uint8), labels.astype(np.int64)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "own.py").write_text(TINY_VIT)
+    return f"tiny={tmp_path}/own.py:Tiny"
+
+
+def _tuned(
+    own: str, labels: np.ndarray | None = None, options: Options = FAST, **others: object
+) -> FineTuned:
+    pixels, known = _stripes(48)
+    rows = np.arange(48)
+    parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
+    encoder = create_encoder(own)
+    lora = add_lora(encoder, rank=options.lora_rank, alpha=options.lora_alpha)
+    return fine_tune(
+        encoder,
+        lora,
+        pixels,
+        known if labels is None else labels,
+        parts,
+        n_classes=2,
+        options=options,
+        **others,
+    )
+
+
+def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) -> None:
+    pixels, labels = _stripes(24)
+    encoder = create_encoder(own)
+    weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    features = encoder(encoder.eval_transforms.normalise(torch.from_numpy(pixels))).detach()
+    network = Network(encoder, pixels, device="cpu", precision="fp32")
+    frozen = Frozen(network, 24)
+    torch.testing.assert_close(frozen(torch.arange(24)), features)  # the features of an extraction
+
+    def trained(encode: Network | Frozen) -> np.ndarray:
+        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST)
+        return trainer.predicted(trainer.train(np.arange(16), 1e-2, 0), np.arange(16, 24))
+
+    np.testing.assert_allclose(trained(frozen), trained(network), atol=1e-6)
+    assert all(torch.equal(encoder.state_dict()[name], tensor) for name, tensor in weights.items())
+
+
+def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> None:
+    pixels, labels = _stripes(16)
+    encoder = create_encoder(own)
+    lora = add_lora(encoder, rank=2, alpha=2)
+    network = Network(encoder, pixels, device="cpu", precision="fp32")
+    frozen = Frozen(network, 16)
+
+    def trained() -> list[torch.Tensor]:
+        trainer = Trainer(network, frozen, torch.from_numpy(labels), 2, FAST, lora)
+        head = trainer.train(np.arange(16), 1e-3, 0)
+        return [weight.detach().clone() for weight in (*head.parameters(), *lora.weights.values())]
+
+    whole = trained()
+    run = network._run
+
+    def short_of_memory(images: torch.Tensor) -> torch.Tensor:
+        if len(images) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(images)
+
+    network._run = short_of_memory  # type: ignore[assignment]
+    in_pieces = trained()
+    assert network.at_once == 2
+    for one, other in zip(whole, in_pieces, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_adapting_learns_what_the_frozen_network_does_not_and_seeds_differ(own: str) -> None:
+    options = replace(FAST, tune_epochs=15, lora_rank=8, lora_alpha=16.0)
+    tuned = _tuned(own, options=options)
+    truth = _stripes(48)[1][32:]
+
+    def loss(outcomes: list) -> float:
+        return float(np.mean([-np.log(run.probabilities[np.arange(16), truth]).mean() for run in outcomes]))
+
+    assert loss(tuned.adapted) < loss(tuned.frozen)
+    assert [run.info["seed"] for run in tuned.adapted] == [0, 1, 2]
+    for runs in (tuned.frozen, tuned.adapted):
+        assert len({run.probabilities.tobytes() for run in runs}) == 3
+    assert set(tuned.adapted[0].info["held_out_loss"]) == {"0.01", "0.0001"}
+    assert tuned.adapted[0].info["images_per_second"] > 0
+
+
+def test_labels_of_the_test_images_change_nothing(own: str) -> None:
+    """Neither a learning rate nor a weight depends on them; held-out labels do choose."""
+    labels = _stripes(48)[1]
+    options = replace(FAST, tune_seeds=1)
+    other_test = np.where(np.arange(48) < 32, labels, 1 - labels)
+    first, second = _tuned(own, options=options), _tuned(own, other_test, options)
+    assert np.array_equal(first.adapted[0].probabilities, second.adapted[0].probabilities)
+    wrong = np.where((np.arange(48) >= 24) & (np.arange(48) < 32), 1 - labels, labels)
+    turned = _tuned(own, wrong, replace(options, tune_epochs=8))
+    assert turned.frozen[0].info["learning_rate"] == 1e-4  # what learns least is least wrong there
+
+
+def _write(folder: Path, *, val: bool = False) -> Path:
+    pixels, labels = _stripes(40)
+    rows = ["image_path,label,split,group"]
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{number}.png")
+        split = "train" if number < 24 else "val" if val and number < 28 else "test"
+        rows.append(f"{number}.png,{'ab'[labels[number]]},{split},p{number // 2}")
+    (folder / "tiles.csv").write_text("\n".join(rows) + "\n")
+    return folder / "tiles.csv"
+
+
+def _context(tmp_path: Path, table: Path, encoder: str) -> ImageContext:
+    values = {"datasets": [str(table)], "encoders": [encoder], "results": "r"}
+    (data,) = load_datasets(plan_from(values, where="", base=tmp_path)).values()
+    request = ImageRequest(
+        "Fine-tune",
+        data,
+        EncoderRecipe(encoder),
+        tmp_path / "results",
+        dataset="tiles",
+        encoder="tiny",
+        options=FAST,
+        settings=Settings(device="cpu", num_workers=1),
+    )
+    return ImageContext.of(request)
+
+
+def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
+    context = _context(tmp_path, _write(tmp_path), own)
+    parts, info, _ = fine_tune_task._parts(context)
+    groups = [image.group for image in context.images("train")]
+    assert len(parts.held_out) > 0
+    assert not {groups[row] for row in parts.fit} & {groups[row] for row in parts.held_out}
+    assert sorted([*parts.fit, *parts.held_out]) == list(parts.train) == list(range(24))
+    assert list(parts.test) == list(range(24, 40))
+    assert info["chosen_by"] == "group"
+    parts, info, _ = fine_tune_task._parts(_context(tmp_path, _write(tmp_path, val=True), own))
+    assert list(parts.fit) == list(parts.train) == list(range(24))
+    assert list(parts.held_out) == list(range(24, 28))
+
+
+def test_images_are_decoded_as_for_an_extraction_also_without_memory(
+    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = _context(tmp_path, _write(tmp_path), own)
+    images = [image for split in ("train", "test") for image in context.images(split)]
+    expected = np.stack([context.encoder.eval_transforms.crop_pixels(Image.open(i.path)) for i in images])
+    for free in (None, 1):
+        monkeypatch.setattr(fine_tune_task, "free_memory", lambda free=free: free)
+        with fine_tune_task.decoded(context, images) as pixels:
+            assert isinstance(pixels, np.memmap) == (free == 1)
+            assert np.array_equal(pixels, expected)
+
+
+def test_an_encoder_without_attention_is_skipped_before_anything_is_decoded(
+    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fine_tune_task, "decoded", None)
+    context = _context(tmp_path, _write(tmp_path), "efficientnet-lite0")
+    with pytest.raises(TaskSkippedError, match="convolutional"):
+        list(fine_tune_task.run_fine_tune(context))
+
+
+def test_one_command_gives_both_networks_and_adapters_that_are_encoders(
+    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    table, results = _write(tmp_path), tmp_path / "results"
+    command = [
+        "run",
+        "--data",
+        str(table),
+        "--models",
+        own,
+        "--tasks",
+        "fine-tune",
+        "--results",
+        str(results),
+    ]
+    command += ["--tune-epochs", "2", "--tune-rates", "1e-2,1e-3", "--lora-rank", "2", "--device", "cpu"]
+    command += ["--tune-batch-size", "8", "--save-adapters"]
+    assert main(command) == 0
+    runs = {run.setting: run for run in load_runs(results)}
+    assert set(runs) == {"frozen", "lora"}
+    info = json.loads(runs["lora"].path.read_text())["additional_info"]
+    assert info["adapted_modules"] == 2
+    assert info["trainable_parameters"] == 2 * 2 * (24 + 3 * 24)
+    assert len(info["runs"]) == 3
+    mean = np.mean([runs["lora"].episodes.probabilities(seed) for seed in range(3)], axis=0)
+    np.testing.assert_allclose(runs["lora"].predictions.probabilities, mean, atol=2e-3)
+    assert not list(results.rglob("*.pt"))  # no features of an adapted network, and none in the cache
+    assert not list((tmp_path / "cache").rglob("*shard*"))
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "1 done before" in capsys.readouterr().out
+    (loader, *_) = sorted(results.rglob("adapters/seed-*/encoder.py"))
+    tuned = ["run", "--data", str(table), "--models", f"tuned={loader}:adapted", "--tasks", "KNN"]
+    assert main([*tuned, "--device", "cpu", "--results", str(tmp_path / "again")]) == 0
