@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import settings
 from numpy.typing import ArrayLike
@@ -148,3 +149,33 @@ def write_episodes(folder: Path, *, shuffled: int = 0, writers: int = 1) -> Path
         with path.with_name("details.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"task_id": str(task * 5), "cost": 0.1 * (task + 1)}) + "\n")
     return folder
+
+
+def uneven_features(seed: int = 0) -> dict[str, FeatureSet]:
+    """Train, val and test of four classes in which no two sides are equal.
+
+    27, 11 and 15 images of 23 dimensions; class c is absent from val, class d from test; 8, 4 and 6 groups of
+    different sizes that no two splits share, at three sites; a group moves its images as much as their class.
+    """
+    draw = np.random.default_rng(seed)
+    centers, found = draw.normal(size=(4, 23)), {}
+    for split, sizes, n_groups in (
+        ("train", (11, 7, 5, 4), 8),
+        ("val", (4, 3, 0, 4), 4),
+        ("test", (9, 2, 4, 0), 6),
+    ):
+        labels = draw.permutation(np.repeat(np.arange(4), sizes))
+        groups = np.minimum(draw.geometric(0.25, len(labels)) - 1, n_groups - 1)
+        shift = draw.normal(size=(n_groups, 23))
+        rows = 3 * (centers[labels] + shift[groups] + draw.normal(size=(len(labels), 23)))
+        found[split] = feature_set(
+            rows,
+            labels,
+            names=f"{split}/{{}}.png",
+            groups=[f"{split}-{group}" for group in groups],
+            sites={"hospital": tuple("NSW"[group % 3] for group in groups)},
+            dataset="uneven",
+            encoder="e",
+            classes=["a", "b", "c", "d"],
+        )
+    return found

@@ -38,6 +38,17 @@ def test_cropping_is_torchvisions_resize_and_centre_crop(
     np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
+@pytest.mark.parametrize(("resize", "crop"), [(23, 23), (26, 23), (27, 24), (31, 20)])
+def test_cropping_is_torchvisions_at_every_width(resize: int, crop: int) -> None:
+    from torchvision.transforms import v2
+
+    theirs = v2.Compose([v2.Resize(resize, interpolation=v2.InterpolationMode.NEAREST), v2.CenterCrop(crop)])
+    ours = TransformSpec(resize=resize, crop=crop, interpolation="nearest")
+    for longer in range(31, 136):
+        for image in (picture(longer, 31), picture(31, longer), picture(longer, resize)):
+            np.testing.assert_array_equal(ours.crop_pixels(image), np.asarray(theirs(image)), str(image.size))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("interpolation", MODES)

@@ -1,0 +1,293 @@
+"""Every option, split, group and seed of an evaluation reaches the number that it is for, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from builders import feature_set, uneven_features
+from histobench.core.records import options_of
+from histobench.roi.data.targets import Target, TargetColumns
+from histobench.roi.evaluation.context import merged, rows_of
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
+from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.options import Options
+from histobench.roi.protocols.linear_probe import sklearn_probe
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS
+
+QUICK: dict[str, Any] = {"n_iter": 3, "n_way": (2,), "n_shot": (1, 2), "n_neighbors": 4}
+Numbers = dict[str, bytes]  # task and setting -> the probabilities of the test images
+Evaluated = Callable[..., tuple[Numbers, EvaluationOutcome]]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    """Evaluates uneven features; options of tasks and fields of the request are given by name."""
+    names = {each.name for each in fields(EvaluationRequest)}
+    known: dict[str, tuple[Numbers, EvaluationOutcome]] = {}
+
+    def run(*tasks: str, parts: dict[str, FeatureSet] | None = None, **changes: Any) -> Any:
+        key = "" if parts else repr((tasks, changes))
+        if key in known:
+            return known[key]
+        folder = tmp_path_factory.mktemp("evaluated")
+        parts = parts or uneven_features()
+        request = {name: changes.pop(name) for name in list(changes) if name in names}
+        done = evaluate(
+            EvaluationRequest(
+                tasks,
+                parts["train"],
+                parts["test"],
+                folder,
+                val=parts.get("val"),
+                device="cpu",
+                options=Options(**{**QUICK, **changes}),
+                **request,
+            )
+        )
+        assert not done.failed
+        assert not done.skipped
+        numbers = {f"{run.task} {run.setting}".strip(): _numbers(run).tobytes() for run in load_runs(folder)}
+        if key:
+            known[key] = numbers, done
+        return numbers, done
+
+    return run
+
+
+def _numbers(run: StoredRun) -> np.ndarray:
+    return run.predictions.probabilities if run.target == CLASS else run.target_predictions.predicted
+
+
+def changed(one: Numbers, other: Numbers) -> set[str]:
+    """The tasks and settings of either whose numbers differ."""
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+class Case(NamedTuple):
+    """An option with another value than in the first run, and what changes by it."""
+
+    value: Any
+    changes: set[str]
+    tasks: tuple[str, ...] = ("Linear-Probe", "KNN", "Proto", "Few-shot")
+    preset: str = "uni"
+    val: bool = True
+
+
+def shots(*settings: str) -> set[str]:
+    return {f"Few-shot {way}way_{shot}shot" for way, shot in settings}
+
+
+SHOTS = shots("21", "22", "41", "42")
+LAB, SKLEARN = ("Linear-Probe",), ("Linear-Probe", "KNN", "Proto")
+CASES = {
+    "max_iteration": Case(1, {"Linear-Probe"}),
+    "use_sklearn": Case(True, {"Linear-Probe"}),
+    "n_neighbors": Case(7, {"KNN"}),
+    "n_iter": Case(4, SHOTS),
+    "use_all_way": Case(False, shots("41", "42")),
+    "n_way": Case(
+        (3,), {"Few-shot 2way_1shot", "Few-shot 2way_2shot", "Few-shot 3way_1shot", "Few-shot 3way_2shot"}
+    ),
+    "n_shot": Case(
+        (1, 3), {"Few-shot 2way_2shot", "Few-shot 2way_3shot", "Few-shot 4way_2shot", "Few-shot 4way_3shot"}
+    ),
+    "cost": Case("adaptive", {"Linear-Probe"}, LAB, "patho-bench"),
+    "class_weight": Case("none", {"Linear-Probe"}, LAB, "patho-bench"),
+    "choose_by": Case("image", {"Linear-Probe"}, SKLEARN, "sklearn", val=False),
+}
+#: Options whose two values are compared elsewhere.
+ELSEWHERE = {
+    "keep_probabilities": "test_the_probabilities_of_episodes_are_kept_on_request",
+    "cox_alpha": "test_the_penalty_of_the_cox_model_reaches_it",
+    "l1_ratio": "test_the_penalty_of_the_cox_model_reaches_it",
+    **dict.fromkeys(
+        ("zeroshot_model_name", "zeroshot_prompt_file", "zeroshot_batch_size"),
+        "test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch",
+    ),
+}
+
+
+def test_every_option_of_a_task_has_a_case() -> None:
+    assert {each.name for each in options_of(Options)} == CASES.keys() | ELSEWHERE.keys()
+    assert all(name in globals() for name in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_option_changes_what_it_is_for_and_nothing_else(name: str, evaluated: Evaluated) -> None:
+    case = CASES[name]
+    given = uneven_features()
+    parts = None if case.val else {"train": given["train"], "test": given["test"]}
+    one, _ = evaluated(*case.tasks, preset=case.preset, parts=parts)
+    other, _ = evaluated(*case.tasks, preset=case.preset, parts=parts, **{name: case.value})
+    assert changed(one, other) == case.changes
+
+
+def test_the_probabilities_of_episodes_are_kept_on_request(evaluated: Evaluated) -> None:
+    kept = []
+    for keep in (False, True):
+        done = evaluated("Few-shot", keep_probabilities=keep)[1]
+        run = next(run for run in load_runs(done.results_dir) if run.setting == "2way_1shot")
+        kept.append(run.episodes)
+    assert [one is not None and one.log_odds is not None for one in kept] == [False, True]
+
+
+@pytest.mark.parametrize("option", [{"cox_alpha": 0.5}, {"l1_ratio": 0.0}])
+def test_the_penalty_of_the_cox_model_reaches_it(option: dict[str, float], evaluated: Evaluated) -> None:
+    draw, parts = np.random.default_rng(1), uneven_features()
+    for part in ("train", "test"):
+        n = len(parts[part])
+        seen = np.stack([draw.exponential(size=n), draw.random(n) < 0.7], axis=1)
+        target = Target(TargetColumns("survival", ("time", "event")), seen)
+        small = parts[part].embeddings / 10
+        parts[part] = feature_set(small, np.zeros(n), names=f"{part}-{{}}", encoder="e", dataset="d")
+        parts[part] = replace(parts[part], target=target)
+    del parts["val"]
+    risks = [evaluated("Survival", preset="patho-bench", parts=parts, **more)[0] for more in ({}, option)]
+    assert changed(*risks) == {"Survival patients"}
+
+
+def test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch(
+    evaluated: Evaluated, tmp_path: Path
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(7, 256, generator=draw)
+    test = feature_set(rows, [0, 1, 1, 0, 1, 1, 1], dataset="d", encoder="tiny-vl", classes=["a", "b"])
+    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for file, words in zip(files, ("tumour tissue\nstroma\n", "stroma\nfat\n"), strict=True):
+        file.write_text(words)
+    runs = [
+        evaluated("Zero-shot", parts={"train": test, "test": test}, **options)[0]
+        for options in (
+            {"zeroshot_prompt_file": files[0]},
+            {"zeroshot_prompt_file": files[0], "zeroshot_batch_size": 3, "zeroshot_model_name": "tiny-vl"},
+            {"zeroshot_prompt_file": files[1]},
+        )
+    ]
+    first, batches, words = (np.frombuffer(run["Zero-shot"]) for run in runs)
+    np.testing.assert_allclose(batches, first, atol=1e-5)
+    assert np.abs(words - first).max() > 0.01
+    other = replace(test, metadata={**test.metadata, "encoder": "other"})
+    with pytest.raises(AssertionError, match="tiny-vl needs the features of tiny-vl"):
+        evaluated("Zero-shot", parts={"train": other, "test": other}, zeroshot_model_name="tiny-vl",
+                  zeroshot_prompt_file=files[0])  # fmt: skip
+
+
+def test_a_seed_moves_all_that_is_drawn_and_nothing_else(evaluated: Evaluated) -> None:
+    tasks = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Label-efficiency")
+    zero, one, again = (evaluated(*tasks, seed=seed)[0] for seed in (0, 1, 1))
+    assert not changed(one, again)
+    parts = {name for name in one if name.startswith("Label-efficiency") and not name.endswith("100pct")}
+    assert parts
+    assert changed(zero, one) == SHOTS | parts
+
+
+def test_validation_images_are_training_images_where_the_file_says_joined(evaluated: Evaluated) -> None:
+    tasks = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Label-efficiency")
+    given = uneven_features()
+    joined = {"train": merged(given["train"], given["val"]), "test": given["test"]}
+    two_files, done = evaluated(*tasks, parts=given)
+    one_file, _ = evaluated(*tasks, parts=joined)
+    without, _ = evaluated(*tasks, parts={"train": given["train"], "test": given["test"]})
+    assert not changed(two_files, one_file)
+    assert changed(two_files, without) == two_files.keys()
+    run = next(run for run in load_runs(done.results_dir) if run.task == "KNN")
+    assert (run.info["num_train"], run.info["num_val"]) == (38, 11)
+    assert run.info["val_use"] == "joined to the training data"
+
+
+@pytest.mark.parametrize("preset", ["sklearn", "thunder"])
+def test_validation_images_choose_and_do_not_train_where_the_file_says_so(
+    preset: str, evaluated: Evaluated
+) -> None:
+    given = uneven_features()
+    wrong = {**given, "val": replace(given["val"], labels=(given["val"].labels + 1) % 4)}
+    tasks = ("KNN", "Proto", "Linear-Probe") if preset == "sklearn" else ("KNN", "Proto")
+    one, done = evaluated(*tasks, parts=given, preset=preset)
+    other, _ = evaluated(*tasks, parts=wrong, preset=preset)
+    assert changed(one, other) == ({"Linear-Probe"} if preset == "sklearn" else {"KNN"})
+    run = next(run for run in load_runs(done.results_dir) if run.task == "Proto")
+    assert (run.info["num_train"], run.info["val_use"]) == (27, "used to choose hyper-parameters")
+
+
+@pytest.mark.parametrize(("one", "other"), [("train", "val"), ("train", "test"), ("val", "test")])
+@pytest.mark.parametrize("preset", ["uni", "thunder"])
+def test_two_splits_that_change_places_are_noticed(
+    one: str, other: str, preset: str, evaluated: Evaluated
+) -> None:
+    given = {name: rows_of(part, np.flatnonzero(part.labels < 2)) for name, part in uneven_features().items()}
+    swapped = {**given, one: given[other], other: given[one]}
+    tasks = ("KNN", "Proto") if preset == "thunder" else ("KNN", "Proto", "Linear-Probe")
+    before, after = (evaluated(*tasks, parts=parts, preset=preset)[0] for parts in (given, swapped))
+    if preset == "uni" and "test" not in (one, other):  # one training set: in another order
+        for name, numbers in before.items():
+            both = [np.frombuffer(numbers), np.frombuffer(after[name])]
+            np.testing.assert_allclose(*both, atol=2e-3)
+    else:
+        assert changed(before, after) == before.keys()
+
+
+def test_patients_stay_whole_while_the_penalty_is_chosen(evaluated: Evaluated) -> None:
+    given = uneven_features()
+    train, test = given["train"], given["test"].embeddings
+    parts = {"train": train, "test": given["test"]}
+    chosen = {}
+    for groups, choose_by in ((train.groups, "group"), (None, "image")):
+        _, done = evaluated("Linear-Probe", parts=parts, preset="sklearn", choose_by=choose_by)
+        (run,) = load_runs(done.results_dir)
+        asked = sklearn_probe(train.embeddings, train.labels, test, n_classes=4, groups=groups, seed=0)
+        np.testing.assert_array_equal(run.predictions.probabilities, asked.probabilities)
+        assert run.info["chosen_by"] == choose_by
+        chosen[choose_by] = asked.info["C"]
+    assert chosen["group"] != chosen["image"]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_leak_from_either_split_is_a_caveat_of_every_task(split: str, evaluated: Evaluated) -> None:
+    given, word = uneven_features(), {"train": "training", "val": "validation"}[split]
+    part, test = given[split], given["test"]
+    assert not [
+        text for row in evaluated("KNN", "Proto")[1].rows for text in row.caveats if "too good" in text
+    ]
+    rows = part.embeddings.clone()
+    rows[2] = test.embeddings[5]
+    same_group = replace(part, groups=(test.groups[0], *part.groups[1:]))  # type: ignore[index, misc]
+    for changed_part, said in (
+        (replace(part, embeddings=rows), f"1 test image has the very features of a {word} image"),
+        (same_group, f"1 of {len(set(test.groups or ()))} test groups (patients, slides) are also in {word}"),
+    ):
+        for row in evaluated("KNN", "Proto", parts={**given, split: changed_part})[1].rows:
+            (told,) = [text for text in row.caveats if "too good" in text]
+            assert told.startswith(said)
+
+
+def test_an_absent_class_is_not_counted_and_said(evaluated: Evaluated) -> None:
+    _, done = evaluated("KNN")
+    (row,) = done.rows
+    (run,) = load_runs(done.results_dir)
+    labels, predicted = run.predictions.labels, run.predictions.predicted
+    assert 3 not in labels
+    recall = [(predicted[labels == label] == label).mean() for label in range(3)]
+    assert row.metrics["balanced_accuracy"] == pytest.approx(np.mean(recall))
+    assert any("class d has no test images" in text for text in row.caveats)
+
+
+def test_the_order_of_the_images_does_not_move_their_numbers(evaluated: Evaluated) -> None:
+    given, order = uneven_features(), np.random.default_rng(3).permutation(15)
+    turned = {**given, "test": rows_of(given["test"], order)}
+    runs = [load_runs(evaluated("KNN", "Proto", parts=parts)[1].results_dir) for parts in (given, turned)]
+    for before, after in zip(*runs, strict=True):
+        assert after.predictions.img_names == tuple(before.predictions.img_names[row] for row in order)
+        np.testing.assert_allclose(
+            after.predictions.probabilities, before.predictions.probabilities[order], atol=1e-6
+        )
+    assert torch.equal(turned["test"].labels, given["test"].labels[order])
