@@ -111,6 +111,8 @@ export interface Winner {
 export interface BoardMetric {
   /** Which encoders may be the best, and on what evidence; or what is missing. */
   answer: string;
+  /** Commands that give what the answer lacks, for the folder that holds the results folder. */
+  commands: string[];
   value: (number | null)[][];
   low: (number | null)[][];
   high: (number | null)[][];
@@ -166,7 +168,10 @@ export interface Provenance {
   date: string;
   n: number | null;
   train_features: string;
+  val_features: string;
   test_features: string;
+  /** Computes the run again; empty where the features were not files. */
+  command: string;
 }
 
 export interface Images {

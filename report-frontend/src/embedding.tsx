@@ -1,4 +1,5 @@
 // A two-dimensional map of the test images' embeddings.
+import { clipped } from "./charts/critical-difference";
 import { useMemo, useState } from "preact/hooks";
 import * as Plot from "@observablehq/plot";
 import { unpack, type Packed, type Site } from "./data";
@@ -54,14 +55,30 @@ export function EmbeddingMap({ site, view, onOpen, name }: { site: Site; view: V
 
 const SYMBOLS = ["circle", "triangle", "square", "diamond", "star", "wye"] as const;
 
+type Shape = (typeof SYMBOLS)[number];
+
+/** Colour and shape change with every class, so that no two of the first thirty share both. */
+const shapeOf = (label: number): Shape => SYMBOLS[(label + Math.floor(label / 30)) % SYMBOLS.length];
+
+/** The shapes in legends, about five pixels around the origin. */
+const OUTLINES: Record<Shape, string> = {
+  circle: "M5,0A5,5,0,1,1,-5,0A5,5,0,1,1,5,0Z",
+  triangle: "M0,-6L5.2,3.5H-5.2Z",
+  square: "M-4.4,-4.4H4.4V4.4H-4.4Z",
+  diamond: "M0,-6.5L4,0L0,6.5L-4,0Z",
+  star: "M0,-6.5L1.6,-2.1L6.2,-2L2.5,0.8L3.8,5.3L0,2.6L-3.8,5.3L-2.5,0.8L-6.2,-2L-1.6,-2.1Z",
+  wye: "M-1.8,6V1.2L-5.6,-1L-3.8,-4.2L0,-2L3.8,-4.2L5.6,-1L1.8,1.2V6Z",
+};
+
 function embeddingMap(all: Dot[], visible: Dot[], view: View, width: number, palette: Palette, onOpen: (image: number) => void): SVGSVGElement {
   const { data, images, thumbs } = view;
   const colour = (d: Dot) => palette.categories[d.label % palette.categories.length];
-  const symbol = (d: Dot) => SYMBOLS[Math.floor(d.label / palette.categories.length) % SYMBOLS.length];
+  const symbol = (d: Dot) => shapeOf(d.label);
   const right = visible.filter((d) => !d.wrong);
   const wrong = visible.filter((d) => d.wrong);
   const present = data.classes.map((name, label) => ({ name, label })).filter(({ label }) => all.some((d) => d.label === label));
-  const columns = Math.max(1, Math.floor(width / 120));
+  const longest = Math.max(...present.map(({ name }) => name.length));
+  const columns = Math.max(1, Math.floor(width / Math.max(90, 7.5 * longest + 30)));
   const rows = Math.ceil(present.length / columns);
   const height = Math.max(340, Math.min(620, width * 0.62));
   const pointer = (options: object) => Plot.pointer({ x: "x", y: "y", ...options });
@@ -82,7 +99,7 @@ function embeddingMap(all: Dot[], visible: Dot[], view: View, width: number, pal
       Plot.dot(present, { frameAnchor: "top-left", dx: 0, x: undefined, y: undefined, r: 0 }),
     ],
   }) as SVGSVGElement;
-  legend(svg, present.map(({ name, label }) => ({ name, colour: palette.categories[label % palette.categories.length] })), columns, width, palette);
+  legend(svg, present.map(({ name, label }) => ({ name, colour: palette.categories[label % palette.categories.length], shape: shapeOf(label) })), columns, width, palette);
   svg.addEventListener("click", () => {
     const dot = (svg as unknown as { value: Dot | null }).value;
     if (dot) onOpen(dot.image);
@@ -117,13 +134,13 @@ function walkByKeys(svg: SVGSVGElement & { scale?: (name: string) => { apply: (v
 }
 
 /** Names of colours above the drawing, part of the SVG so that files have them too. */
-export function legend(svg: SVGSVGElement, entries: { name: string; colour: string; dash?: string }[], columns: number, width: number, palette: Palette): void {
+export function legend(svg: SVGSVGElement, entries: { name: string; colour: string; shape?: Shape }[], columns: number, width: number, palette: Palette): void {
   const room = width / columns;
   entries.forEach((entry, k) => {
     const group = document.createElementNS(svg.namespaceURI, "g");
     group.setAttribute("transform", `translate(${(k % columns) * room + 10},${Math.floor(k / columns) * 20 + 10})`);
-    const mark = document.createElementNS(svg.namespaceURI, "circle");
-    mark.setAttribute("r", "5");
+    const mark = document.createElementNS(svg.namespaceURI, "path");
+    mark.setAttribute("d", OUTLINES[entry.shape ?? "circle"]);
     mark.setAttribute("fill", entry.colour);
     const text = document.createElementNS(svg.namespaceURI, "text");
     text.setAttribute("x", "11");
@@ -131,7 +148,7 @@ export function legend(svg: SVGSVGElement, entries: { name: string; colour: stri
     text.setAttribute("font-size", "12");
     text.setAttribute("text-anchor", "start");
     text.setAttribute("fill", palette.ink);
-    text.textContent = entry.name.length > room / 7.5 - 3 ? `${entry.name.slice(0, Math.max(3, Math.floor(room / 7.5) - 4))}…` : entry.name;
+    text.textContent = clipped(entry.name, Math.max(5, Math.floor(room / 7.5) - 3));
     group.append(mark, text);
     svg.append(group);
   });

@@ -16,6 +16,14 @@ import { ChoosePage } from "./pages/choose";
 import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
+/** What a page is called in tabs, bookmarks and prints. */
+function titleOf(page: string, parts: string[], site: Site): string {
+  if (page === "run") return `${parts[1]} on ${parts[0]}, ${parts[2]}`;
+  if (parts.length) return parts.join(", ");
+  const name = page || home(site) || "leaderboard";
+  return name === "choose" ? "Which encoder?" : name[0].toUpperCase() + name.slice(1);
+}
+
 function App({ site }: { site: Site }) {
   const route = useRoute();
   const main = useRef<HTMLElement>(null);
@@ -29,6 +37,9 @@ function App({ site }: { site: Site }) {
     scrollTo(0, 0);
     main.current?.focus({ preventScroll: true });
   }, [place]);
+  useEffect(() => {
+    document.title = `${titleOf(route.page, route.parts, site)}: ${site.title}`;
+  }, [place, site]);
   const links = [
     ...(site.boards.length ? [{ page: "", label: "Leaderboard" }, { page: "datasets", label: "Datasets" }] : []),
     ...(site.encoders.length > 1 ? [{ page: "compare", label: "Compare" }] : []),

@@ -125,6 +125,11 @@ export function CopyBox({ label, text, prose = false }: { label: string; text: s
   );
 }
 
+/** A sentence in which `...` is code. */
+export function Coded({ text }: { text: string }) {
+  return <>{text.split("`").map((part, k) => (k % 2 ? <code>{part}</code> : part))}</>;
+}
+
 const TERMS: Record<Encoder["terms"], string> = {
   open: "open license",
   "non-commercial": "non-commercial",

@@ -12,7 +12,7 @@ export interface Palette {
   accent: string;
   second: string;
   tint: string;
-  /** Okabe and Ito's colours, in an order that stays apart for colour-blind readers. */
+  /** For colour-blind readers, after Okabe and Ito: neighbours differ in lightness too. Maps add shapes. */
   categories: string[];
 }
 
@@ -39,7 +39,7 @@ export const PAPER: Palette = {
   accent: "#4b3a94",
   second: "#b3296b",
   tint: "#d9d3ee",
-  categories: ["#0072b2", "#c04f00", "#007a5a", "#a8457d", "#8a6d00", "#0e7c9b", "#5b5b5b", "#6a3d9a", "#b15928", "#17736b"],
+  categories: ["#0072b2", "#c04f00", "#007a5a", "#a8457d", "#8a6d00", "#1f1b2e", "#6f6c7a", "#6a3d9a", "#d0021b", "#5a3a1a"],
 };
 
 const KEY = "histobench-theme";

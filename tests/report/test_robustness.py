@@ -67,7 +67,7 @@ def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
         parts.append(replace(each, sites={"scanner": tuple("AB"[k] for k in each.labels.tolist())}))
     evaluate(EvaluationRequest(("Proto",), *parts, tmp_path / "r" / "one"))
     (run,) = load_runs(tmp_path / "r")
-    table = build_table(TableJob(0, "tissue", 0, {0: ("one", run)}, tmp_path / "site"))
+    table = build_table(TableJob(0, "tissue", 0, {0: ("one", run)}, tmp_path / "site", tmp_path))
     (told,) = board_payload(Board(0, "KNN", "", "uni"), [table], {0: "one"}, [])["problems"]
     assert "label and scanner are confounded (Cramer's V 1.00)" in told
 

@@ -58,7 +58,7 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
       Plot.ruleY([0], { stroke: palette.ink, strokeWidth: 1.2 }),
       Plot.link([{ a: low, b: low + critical }], { x1: "a", x2: "b", y1: -34, y2: -34, stroke: palette.second, strokeWidth: 3 }),
       Plot.text([`critical difference ${ranking.criticalDifference.toFixed(2)}`], { x: low, y: -34, dy: -12, textAnchor: "start", fill: palette.second, fontWeight: 600 }),
-      Plot.text(["mean rank, 1 is best"], { frameAnchor: "top-right", dx: margin - 4, dy: -46, textAnchor: "end", fill: palette.muted }),
+      Plot.text(["mean rank, 1 is first"], { frameAnchor: "top-right", dx: margin - 4, dy: -46, textAnchor: "end", fill: palette.muted }),
       Plot.line(lines, { x: "x", y: "y", z: "key", stroke: palette.line, strokeWidth: 1 }),
       Plot.link(bars, { x1: (d) => ranks[d.first] - 0.03 * span, x2: (d) => ranks[d.last] + 0.03 * span, y1: (d) => 8 + d.lane * 8, y2: (d) => 8 + d.lane * 8, stroke: palette.accent, strokeWidth: 4, strokeLinecap: "round" }),
       Plot.dot(labels, { x: "rank", y: 0, r: 3, fill: palette.ink }),
@@ -81,7 +81,7 @@ function rowLayout(ranking: Ranking, names: string[], width: number, palette: Pa
     marginLeft: Math.min(140, width * 0.38),
     marginRight: barRoom + 8,
     marginTop: 44,
-    x: { domain: [low, high], axis: "top", label: "mean rank (1 is best)", ticks: 4 },
+    x: { domain: [low, high], axis: "top", label: "mean rank (1 is first)", ticks: 4 },
     y: { domain: [-0.6, names.length - 0.4], axis: null, reverse: true },
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
@@ -105,6 +105,8 @@ function lanes(ranking: Ranking): { first: number; last: number; lane: number }[
   });
 }
 
+/** A long name without its middle: names of one set often begin alike. */
 export function clipped(text: string, length: number): string {
-  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+  const end = Math.floor((length - 1) / 2);
+  return text.length > length ? `${text.slice(0, length - 1 - end)}…${text.slice(text.length - end)}` : text;
 }

@@ -33,7 +33,7 @@ export function ChoosePage({ site }: { site: Site }) {
   const metric = choice.metricLabel;
   // A file of an earlier version does not say what was tested.
   const tested = choice.tested ?? choice.datasets;
-  const best = (each: Candidate) => (tested.length ? `${each.tied_best.length} of ${tested.length}` : "not tested");
+  const best = (each: Candidate) => `${each.tied_best.length} of ${tested.length}`;
   return (
     <>
       <div class="title">
@@ -49,14 +49,14 @@ export function ChoosePage({ site }: { site: Site }) {
         <section class="card">
           <header class="figure-head">
             <h2>Shortlist</h2>
-            <TableDownloads table={() => ({ name: "shortlist", caption: `Encoders that meet the conditions (${choice.conditions}), by ${choice.task}, ${metric}.`, header: ["encoder", "may be best on", ...choice.datasets, "parameters", "robustness", "license"], rows: choice.candidates.map((each) => [each.name, best(each), ...choice.datasets.map((name) => each.values[name]?.[0] ?? null), each.params, each.robustness, each.license]) })} />
+            <TableDownloads table={() => ({ name: "shortlist", caption: `Encoders that meet the conditions (${choice.conditions}), by ${choice.task}, ${metric}.`, header: ["encoder", ...(tested.length ? ["may be best on"] : []), ...choice.datasets, "parameters", "robustness", "license"], rows: choice.candidates.map((each) => [each.name, ...(tested.length ? [best(each)] : []), ...choice.datasets.map((name) => each.values[name]?.[0] ?? null), each.params, each.robustness, each.license]) })} />
           </header>
           <div class="scroll">
             <table class="plain">
               <thead>
                 <tr>
                   <th scope="col">Encoder</th>
-                  <th scope="col">May be best on</th>
+                  {tested.length > 0 && <th scope="col">May be best on</th>}
                   {choice.datasets.map((name) => (
                     <th scope="col" class="number" key={name}>
                       {name}
@@ -71,10 +71,10 @@ export function ChoosePage({ site }: { site: Site }) {
                 {choice.candidates.map((each) => (
                   <tr key={each.name}>
                     <th scope="row">{each.name}</th>
-                    <td>{best(each)}</td>
+                    {tested.length > 0 && <td>{best(each)}</td>}
                     {choice.datasets.map((name) => (
                       <td class="number" key={name}>
-                        {each.tied_best.includes(name) ? <b>{decimals(each.values[name]?.[0])}</b> : decimals(each.values[name]?.[0])}
+                        {tested.includes(name) && each.tied_best.includes(name) ? <b>{decimals(each.values[name]?.[0])}</b> : decimals(each.values[name]?.[0])}
                       </td>
                     ))}
                     <td class="number">{each.params === null ? MISSING : compact(each.params)}</td>
@@ -85,7 +85,7 @@ export function ChoosePage({ site }: { site: Site }) {
               </tbody>
             </table>
           </div>
-          <p class="fine">{tested.length > 0 && "Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). "}Parameters are those of the image tower. Licenses are as the zoo states them; read the text before you rely on it.</p>
+          <p class="fine">{tested.length > 0 && "Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). "}{tested.length === 0 && "Differences were not tested: the order is that of the measured values. "}Parameters are those of the image tower. Licenses are as the zoo states them; read the text before you rely on it.</p>
         </section>
       )}
       {choice.excluded.length > 0 && (

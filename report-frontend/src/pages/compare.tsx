@@ -7,7 +7,7 @@ import { Chart } from "../chart";
 import { intervalRows, type IntervalRow } from "../charts/intervals";
 import { Gallery, Thumb, useThumbs, type Tile } from "../gallery";
 import { Loading, Notice, Segments, Select, TableDownloads, useData } from "../parts";
-import { replaceQuery, runHref, type Route } from "../route";
+import { href, replaceQuery, runHref, type Route } from "../route";
 import { predictionsOf } from "./run";
 
 /** One entry of each column for each pair of runs; NaN where there is no number. */
@@ -60,14 +60,17 @@ export function ComparePage({ site, route }: { site: Site; route: Route }) {
   const all = readable(site);
   const tables = useMemo(() => comparable(site), [site]);
   const boardNumber = tables.has(Number(route.query.get("board") ?? -1)) ? Number(route.query.get("board")) : [...tables.keys()][0];
-  if (boardNumber === undefined) return <Notice>There is nothing to compare: no task has two encoders on the same dataset.</Notice>;
-  const datasets = [...tables.get(boardNumber)!];
+  const datasets = [...(tables.get(boardNumber) ?? [])];
   const named = site.datasets.findIndex((d) => d.name === route.query.get("dataset"));
   const dataset = datasets.includes(named) ? named : datasets[0];
   const runs = all.filter((run) => site.runs.board[run] === boardNumber && site.runs.dataset[run] === dataset);
+  const { value: table, error } = useData<TableData>(boardNumber === undefined ? null : `table/${boardNumber}-${dataset}`);
+  if (boardNumber === undefined) return <Notice>There is nothing to compare: no task has two encoders on the same dataset.</Notice>;
+  if (!table) return <Loading error={error} />;
   const find = (name: string | null) => runs.find((run) => runName(site, run) === name);
-  const a = find(route.query.get("a")) ?? runs[0];
-  const b = find(route.query.get("b")) ?? runs.find((run) => run !== a)!;
+  const order = byValue(table, metricsOf(site, boardNumber)[0].name, runs);
+  const a = find(route.query.get("a")) ?? order.find((run) => run !== find(route.query.get("b")))!;
+  const b = find(route.query.get("b")) ?? order.find((run) => run !== a)!;
   const set = (changes: Record<string, string>) => replaceQuery(route, changes);
   const presets = new Set(site.boards.map((x) => x.preset)).size > 1;
   const options = runs.map((run) => ({ value: runName(site, run), label: runName(site, run) }));
@@ -84,9 +87,16 @@ export function ComparePage({ site, route }: { site: Site; route: Route }) {
         <Select label="Second" value={runName(site, b)} options={options.filter((option) => option.value !== runName(site, a))} onChange={(name) => set({ a: runName(site, a), b: name })} />
         <button type="button" onClick={() => set({ a: runName(site, b), b: runName(site, a) })}>Swap</button>
       </div>
-      <Pair key={`${a}-${b}`} site={site} board={boardNumber} dataset={dataset} datasets={datasets} a={a} b={b} />
+      <Pair key={`${a}-${b}`} site={site} board={boardNumber} dataset={dataset} datasets={datasets} a={a} b={b} table={table} />
     </>
   );
+}
+
+/** The runs of a table by their values, highest first (lowest, for a loss): its pairs begin with the first two. */
+function byValue(table: TableData, metric: string, runs: number[]): number[] {
+  const pairs = table.metrics[metric]?.pairs ?? Object.values(table.metrics)[0]?.pairs;
+  const known = pairs ? [...new Set([...unpack(pairs.first), ...unpack(pairs.second)])] : [];
+  return [...known.filter((run) => runs.includes(run)), ...runs.filter((run) => !known.includes(run))];
 }
 
 /** Runs whose predictions could be read; of the others there is nothing to compare. */
@@ -117,22 +127,21 @@ interface PairProps {
   datasets: number[];
   a: number;
   b: number;
+  table: TableData;
 }
 
-function Pair({ site, board, dataset, datasets, a, b }: PairProps) {
-  const { value: table, error } = useData<TableData>(`table/${board}-${dataset}`);
+function Pair({ site, board, dataset, datasets, a, b, table }: PairProps) {
   const { value: first, error: firstError } = useData<RunData>(`run/${a}`);
   const { value: second, error: secondError } = useData<RunData>(`run/${b}`);
   const { value: images } = useData<Images>(first?.images ? `images/${first.images}` : null);
   const { value: otherImages } = useData<Images>(second?.images ? `images/${second.images}` : null);
-  if (table?.problem) return <Notice kind="problem">{table.problem}</Notice>;
-  if (table && first?.target && second?.target) return <TargetPair site={site} board={board} dataset={dataset} datasets={datasets} a={a} b={b} table={table} first={first} second={second} />;
-  if (!table || !first || !second || !images || !otherImages) return <Loading error={error ?? firstError ?? secondError} />;
+  if (table.problem) return <Notice kind="problem">{table.problem}</Notice>;
+  if (first?.target && second?.target) return <TargetPair site={site} board={board} dataset={dataset} datasets={datasets} a={a} b={b} table={table} first={first} second={second} />;
+  if (!first || !second || !images || !otherImages) return <Loading error={firstError ?? secondError} />;
   return <PairView site={site} board={board} dataset={dataset} datasets={datasets} a={a} b={b} table={table} first={first} second={second} images={images} otherImages={otherImages} />;
 }
 
 interface TargetPairProps extends PairProps {
-  table: TableData;
   first: RunData;
   second: RunData;
 }
@@ -214,7 +223,7 @@ function Verdict({ table, metric, noun, names, values, found, averaged }: Verdic
     <section class={`card verdict ${holds ? "holds" : ""}`}>
       <h2>
         {found.corrected === null ? (
-          <>The difference was not tested</>
+          <>The difference in {metric.label} was not tested</>
         ) : holds ? (
           <>
             <b>{names[ahead]}</b> is better than {names[1 - ahead]} in {metric.label}
@@ -235,24 +244,31 @@ function Verdict({ table, metric, noun, names, values, found, averaged }: Verdic
           <dd>{decimals(values[1])}</dd>
         </div>
         <div class="main">
-          <dt>difference, 95% interval{pairs > 1 && info.test.includes("max-t") && " (all pairs at once)"}</dt>
+          <dt>difference{found.low !== null && ", 95% interval"}{found.low !== null && pairs > 1 && " (all pairs at once)"}</dt>
           <dd>
-            {signed(found.difference)} <small>{found.low === null ? "no interval" : `${signed(found.low)} to ${signed(found.high)}`}</small>
+            {signed(found.difference)} {found.low !== null && <small>{signed(found.low)} to {signed(found.high)}</small>}
           </dd>
         </div>
-        <div>
-          <dt>p, corrected for all pairs</dt>
-          <dd>
-            {pValue(found.corrected)} <small>uncorrected {pValue(found.p)}</small>
-          </dd>
-        </div>
+        {found.corrected !== null && (
+          <div>
+            <dt>p{pairs > 1 && ", corrected for all pairs"}</dt>
+            <dd>{pValue(found.corrected)}</dd>
+          </div>
+        )}
       </dl>
       <p class="fine">
-        {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, noun)}
-        {table.numGroups && noun !== "patient" ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
-        {!holds && found.low !== null && found.corrected !== null && `“No difference shown” does not mean “equal”: these ${noun === "patient" ? "patients" : "images"} are compatible with differences from ${signed(found.low)} to ${signed(found.high)}.`}
-        {averaged && " Values and difference are means over episodes or training runs, as reported."}
+        {!holds && found.low !== null && found.corrected !== null && `“No difference shown” does not mean “equal”: these ${noun === "patient" ? "patients" : "images"} are compatible with differences from ${signed(found.low)} to ${signed(found.high)}. `}
+        {count(table.numImages, noun)}
+        {table.numGroups && noun !== "patient" ? ` of ${count(table.numGroups, "group")}` : ""}. {info.note && `${info.note[0].toUpperCase()}${info.note.slice(1)}. `}
+        {averaged && "Values and difference are means over episodes or training runs, as reported. "}
+        <a href={href("methods")}>How differences are tested</a>
       </p>
+      {found.corrected !== null && pairs > 1 && (
+        <details class="fine">
+          <summary>Uncorrected p of this pair alone</summary>
+          <p>p = {pValue(found.p)}, not corrected for the {pairs} pairs of the table: valid only if this pair was chosen before the results were seen. The verdict does not use it.</p>
+        </details>
+      )}
     </section>
   );
 }
@@ -272,7 +288,7 @@ function Differences({ site, board, table, a, b, names, chosen, onChoose }: { si
       depends={[rows]}
       draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} better`, `${names[0]} better`], zero: true }, width, palette)}
       controls={<Select label="Headline" value={chosen} options={offered.map((m) => ({ value: m.name, label: m.label }))} onChange={onChoose} />}
-      caption="Filled: the difference holds; intervals are for all pairs of the table at once."
+      caption={rows.some((row) => row.low !== null) ? "Filled: a difference is shown. Intervals hold for all pairs of the table at once; a metric without an interval was not tested." : "None of these differences was tested."}
     />
   );
 }

@@ -1,4 +1,5 @@
 // One dataset: its classes and images, what was checked, and what every encoder makes of it.
+import { clipped } from "../charts/critical-difference";
 import { useMemo, useState } from "preact/hooks";
 import * as Plot from "@observablehq/plot";
 import { boardName, metricsOf, runName, targetsOf, unpack, type Board, type Images, type Site } from "../data";
@@ -201,7 +202,7 @@ function Results({ site, index }: { site: Site; index: number }) {
       }
       caption={
         <>
-          Bars are 95% intervals. Filled: may be the best. Runs:{" "}
+          Bars are 95% intervals. {rows.some((row) => row.strong) && "Filled: may be the best. "}Runs:{" "}
           {rows.map((row, k) => (
             <>
               {k > 0 && ", "}
@@ -245,7 +246,7 @@ function balance(rows: { split: string; images: number; name: string; k: number 
     marks: [
       Plot.barX(rows, { fy: "k", y: "split", x: "images", fill: (d: { split: string }) => colour(d.split), rx: 2 }),
       Plot.text(rows, { fy: "k", y: "split", x: "images", text: (d: { images: number }) => d.images.toLocaleString("en"), dx: 6, textAnchor: "start", fill: palette.ink }),
-      Plot.text(classes.map((label, k) => ({ label, k })), { fy: "k", text: (d: { label: string }) => (d.label.length > room / 7 ? `${d.label.slice(0, Math.floor(room / 7) - 2)}…` : d.label), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
+      Plot.text(classes.map((label, k) => ({ label, k })), { fy: "k", text: (d: { label: string }) => clipped(d.label, Math.max(5, Math.floor(room / 7))), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
     ],
   }) as SVGSVGElement;
   if (splits.length > 1) legend(svg, splits.map((split) => ({ name: split, colour: colour(split) })), Math.max(3, Math.floor(width / 110)), width, palette);

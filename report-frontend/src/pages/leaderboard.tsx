@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { boardName, metricsOf, unitOf, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
 import { decimals, interval, pValue, count } from "../format";
-import { Loading, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
+import { Coded, CopyBox, Loading, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
 import { Chart, useMedia } from "../chart";
 import { useGrid } from "../grid";
@@ -76,6 +76,13 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
   const ranking = data.ranking;
   return (
     <>
+      {data.answer && (
+        <section class="card answer" aria-label="Answer">
+          <h2>Answer</h2>
+          <p><Coded text={data.answer} /></p>
+          {data.commands.map((command) => <CopyBox label="Command that gives it" text={command} />)}
+        </section>
+      )}
       <BoardTable site={site} board={board} metric={metric} data={data} rows={shown} title={title} />
       {shown.length < rows.length && (
         <p class="fine">
@@ -159,7 +166,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   );
   const table = () => ({
     name: `leaderboard_${title}_${metric.name}`,
-    caption: `${title}: ${metric.label} with 95% intervals. * may be the best of its column (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).`,
+    caption: `${title}: ${metric.label} with 95% intervals. ${data.mayBeBest.flat().some(Boolean) ? `* may be the best of its column (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).` : "Differences were not tested."}`,
     header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...(robust ? [`robustness index ${robust}`, "low", "high"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
     rows: sorted.map((row) => [
       row.name,
@@ -180,7 +187,6 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
         )}
         <TableDownloads table={table} />
       </header>
-      {data.answer && <p class="answer"><strong>Answer.</strong> {data.answer}</p>}
       <p class="legend" aria-label="Legend">
         {data.mayBeBest.flat().some(Boolean) && <span><b class="mark best">●</b> may be the best: not shown to be worse than another</span>}
         <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
@@ -299,8 +305,7 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          An encoder may be the best if no difference from the first of its column is shown: the interval of the difference contains 0 (intervals hold for all pairs of the column at once) ({tests.join(", ")}).{" "}
-          <a href={href("methods")}>More</a>
+          ●: an encoder may be the best if it is not shown to be worse than the first of its column. <a href={href("methods")}>How this is tested</a>
         </p>
       )}
       <Winners site={site} board={board} data={data} />
@@ -308,10 +313,7 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
         (metric.name === "ece" ? (
           <p>A calibration error has no interval: it is biased upward by an amount that depends on the number of images, and no known interval reaches its nominal coverage.</p>
         ) : (
-          <p>
-            A value without an interval has too few patients, images or mistakes for one (its own page says so), or its interval was not computed yet: <code>histobench bootstrap</code> on the results folder does that, then build the
-            report again.
-          </p>
+          <p>A value without an interval has too few patients, images or mistakes for one; its own page says which.</p>
         ))}
       {[...notes].map(([note, names]) => (
         <p>
@@ -327,10 +329,10 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
 function Winners({ site, board, data }: { site: Site; board: Board; data: BoardMetric }) {
   const known = board.datasets.map((d, k) => ({ name: site.datasets[d].name, k, winner: data.winners[k] })).filter(({ k, winner }) => winner && winner.low !== null && board.rows.filter((_, r) => data.value[r][k] !== null).length > 2);
   if (!known.length) return null;
-  const sentence = (k: number, winner: Winner) => `${board.rows[winner.row]} measured ${decimals(data.value[winner.row][k])}, which is biased upward because it is the first of several; selection-corrected estimate: ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).`;
+  const sentence = (k: number, winner: Winner) => `Quote ${decimals(winner.value)} [${interval(winner.low, winner.high)}] for ${board.rows[winner.row]}: it is corrected for being the first of several. The table shows the measured ${decimals(data.value[winner.row][k])} with the interval of a single encoder, which is biased upward.`;
   return (
     <details class="best" open={known.length <= 3}>
-      <summary>Selection-corrected value of the first encoder</summary>
+      <summary>What to quote for the first encoder</summary>
       <dl>
         {known.map(({ name, k, winner }) => (
           <>
@@ -379,7 +381,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
         </>
       }
       caption={
-          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the first here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is ${cost.lower ? "cheapest" : "fastest"} and has the ${metric.lower ? "lowest" : "highest"} measured value. ` : `The line joins encoders without another that is ${cost.lower ? "cheaper" : "faster"} and has a measured value at least as ${metric.lower ? "low" : "high"}; this is not a test. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
       }
     />
   );

@@ -6,7 +6,7 @@ import { CopyBox, Loading, Notice, TableDownloads, termsLabel, useData } from ".
 import { runHref } from "../route";
 
 interface Methods {
-  provenance: Record<"preset" | "seed" | "fingerprint" | "version" | "date" | "train_features" | "test_features", (string | number)[]>;
+  provenance: Record<"preset" | "seed" | "fingerprint" | "version" | "date" | "command", (string | number)[]>;
   bibtex: string;
   paragraph: string;
   how: string[];
@@ -168,10 +168,7 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
     const board = site.boards[site.runs.board[run]];
     return [runName(site, run), site.datasets[site.runs.dataset[run]].name, boardName(board), String(p.preset[run]), String(p.seed[run]), String(p.fingerprint[run]), String(p.version[run]), day(String(p.date[run]))];
   };
-  const command = (run: number) => {
-    const p = methods.provenance;
-    return commandOf(site, run, { train: String(p.train_features[run]), test: String(p.test_features[run]), preset: String(p.preset[run]), seed: Number(p.seed[run]) }).replace(/ \\\n\s+/g, " ");
-  };
+  const command = (run: number) => String(methods.provenance.command[run]).replace(/ \\\n\s+/g, " ");
   const header = ["encoder", "dataset", "task", "preset", "seed", "fingerprint", "version", "date"];
   return (
     <section class="card">
@@ -219,15 +216,4 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
       )}
     </section>
   );
-}
-
-/** The command that makes a run again; file names are those of the feature files. */
-export function commandOf(site: Site, run: number, files: { train: string; test: string; preset: string; seed: number }): string {
-  const board = site.boards[site.runs.board[run]];
-  const quote = (text: string) => (/^[\w./@:+-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`);
-  const flags = [`--TASK ${quote(board.task)}`, `--train_feature_file ${quote(files.train || "TRAIN.pt")}`, `--test_feature_file ${quote(files.test || "TEST.pt")}`];
-  const few = board.setting.match(/^(\d+)way_(\d+)shot$/);
-  if (few) flags.push(`--n_way ${few[1]} --n_shot ${few[2]} --use_all_way False`);
-  flags.push(`--preset ${quote(files.preset)}`, `--seed ${files.seed}`);
-  return `histobench evaluate ${flags.join(" \\\n    ")}`;
 }

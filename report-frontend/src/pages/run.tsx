@@ -10,7 +10,6 @@ import { reliability } from "../charts/reliability";
 import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
 import { Breadcrumbs, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
 import { findRun, href, runHref, type Route } from "../route";
-import { commandOf } from "./methods";
 import { TargetRun } from "./target-run";
 import { EmbeddingMap } from "../embedding";
 
@@ -119,7 +118,7 @@ function Run({ site, view }: { site: Site; view: View }) {
           The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which are usually more accurate than a single episode.
         </Notice>
       )}
-      <div class="columns">
+      <div class={predictions.c <= 12 ? "columns" : "stacked"}>
         <Metrics site={site} name={`${name}_${dataset.name}`} data={data} units={images.groupNames ? { number: images.groupNames.length, noun: "group" } : { number: predictions.n, noun: "image" }} />
         <PerClass site={site} name={`${name}_${dataset.name}`} data={data} />
       </div>
@@ -133,7 +132,7 @@ function Run({ site, view }: { site: Site; view: View }) {
       </div>
       {site.tiles.includes(run) && <TopTiles run={run} view={view} />}
       <EmbeddingMap site={site} view={view} onOpen={setOpen} name={`${name}_${dataset.name}`} />
-      <Provenance site={site} run={run} data={data} />
+      <Provenance data={data} />
       {open !== null && (
         <ImageDialog
           images={images}
@@ -382,6 +381,8 @@ export function Confusion({ classes, predictions: p, noun, name, cell, onChoose 
   const table = useMemo(() => confusion(p), [p]);
   const totals = table.map((row) => row.reduce((a, b) => a + b, 0));
   const grid = useGrid();
+  // Long names would make the columns wider than the page: numbers stand for them.
+  const numbered = p.c > 12 || Math.max(...classes.map((label) => label.length)) > 9;
   return (
     <section class="card">
       <header class="figure-head">
@@ -390,16 +391,16 @@ export function Confusion({ classes, predictions: p, noun, name, cell, onChoose 
         <TableDownloads table={() => ({ name: `confusion_${name}`, caption: "Confusion matrix; rows are true classes, columns predicted ones.", header: ["true \\ predicted", ...classes], rows: table.map((row, k) => [classes[k], ...(shares === "rows" ? row.map((v) => (totals[k] ? Number((v / totals[k]).toFixed(4)) : null)) : row)]) })} />
       </header>
       <div class="scroll">
-        <table class="confusion" ref={grid} style={{ "--classes": p.c }}>
+        <table class={`confusion ${p.c > 15 ? "many" : ""}`} ref={grid} style={{ "--classes": p.c }}>
           <caption>
             {onChoose ? "Rows: true class. Columns: predicted class. Choose a cell to see its images; arrow keys move between cells." : "Rows: true level. Columns: predicted level."}
           </caption>
           <thead>
             <tr>
               <td />
-              {classes.map((label) => (
-                <th scope="col">
-                  <span>{label}</span>
+              {classes.map((label, k) => (
+                <th scope="col" title={label}>
+                  <span>{numbered ? <><span aria-hidden="true">{k + 1}</span><span class="sr">{label}</span></> : label}</span>
                 </th>
               ))}
             </tr>
@@ -407,7 +408,7 @@ export function Confusion({ classes, predictions: p, noun, name, cell, onChoose 
           <tbody>
             {table.map((row, t) => (
               <tr key={t}>
-                <th scope="row">{classes[t]}</th>
+                <th scope="row" title={classes[t]}>{numbered && <small>{t + 1} </small>}{classes[t]}</th>
                 {row.map((value, q) => {
                   const share = totals[t] ? value / totals[t] : 0;
                   const chosen = cell?.[0] === t && cell[1] === q;
@@ -528,13 +529,27 @@ function Reliability({ view, name }: { view: View; name: string }) {
 
 /** A value of the results file as people read it. */
 function inWords(value: unknown): string {
-  if (typeof value === "string") return value;
   if (typeof value === "number") return value.toLocaleString("en", { maximumSignificantDigits: 6 });
-  if (value && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((entry) => typeof entry !== "object")) return Object.entries(value).map(([key, entry]) => `${key} ${entry}`).join(", ");
-  return JSON.stringify(value);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.flat(3).map(inWords).join(", ");
+  if (value && typeof value === "object") return Object.entries(value).map(([key, entry]) => `${key.replace(/_/g, " ")} ${inWords(entry)}`).join(", ");
+  return value === null ? "" : String(value);
 }
 
-export function Provenance({ site, run, data }: { site: Site; run: number; data: RunData }) {
+/** What the keys of a results file mean. */
+const MEANING: Record<string, string> = {
+  cost: "regularization strength",
+  size: "image size",
+  num_train: "training images",
+  num_train_groups: "patients or slides in training",
+  num_val: "validation images",
+  val_use: "validation images were",
+  chosen_by: "hyper-parameters chosen by",
+  versions: "software",
+  weight_norm: "norm of the weights",
+};
+
+export function Provenance({ data }: { data: RunData }) {
   const p = data.provenance;
   const facts: [string, string][] = [
     ["preset", p.preset],
@@ -544,8 +559,9 @@ export function Provenance({ site, run, data }: { site: Site; run: number; data:
     ["date", day(p.date)],
     ["description", p.description],
     ["training features", p.train_features],
+    ["validation features", p.val_features],
     ["test features", p.test_features],
-    ...Object.entries(data.info).map(([key, value]): [string, string] => [key.replace(/_/g, " "), inWords(value)]),
+    ...Object.entries(data.info).map(([key, value]): [string, string] => [MEANING[key] ?? key.replace(/_/g, " "), inWords(value)]),
   ];
   return (
     <section class="card">
@@ -558,7 +574,14 @@ export function Provenance({ site, run, data }: { site: Site; run: number; data:
           </div>
         ))}
       </dl>
-      <CopyBox label="Command" text={commandOf(site, run, { train: p.train_features, test: p.test_features, preset: p.preset, seed: p.seed })} />
+      {p.command ? (
+        <>
+          <CopyBox label="Command that repeats this run" text={p.command} />
+          <p class="fine">Paths start in the folder that holds the results folder.</p>
+        </>
+      ) : (
+        <p class="fine">The features of this run were not read from files, so that there is no command for it.</p>
+      )}
     </section>
   );
 }

@@ -49,7 +49,7 @@ export function TargetRun({ site, run, data }: { site: Site; run: number; data: 
         <Metrics site={site} name={name} data={data} units={{ number: target.groups ?? target.rows, noun: target.groups ? "group" : noun }} />
         <View data={data} target={target} name={name} noun={noun} />
       </div>
-      <Provenance site={site} run={run} data={data} />
+      <Provenance data={data} />
     </>
   );
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import rounded
 from histobench.report.table import DEFAULT_METRIC, TableResult
-from histobench.roi.comparison.answer import answer
+from histobench.roi.comparison.answer import answer, needs_splits
 from histobench.roi.comparison.comparison import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
@@ -41,7 +42,12 @@ class Board:
 
 
 def board_payload(
-    board: Board, results: Sequence[TableResult], row_names: dict[int, str], over_splits: Sequence[SplitTable]
+    board: Board,
+    results: Sequence[TableResult],
+    row_names: dict[int, str],
+    over_splits: Sequence[SplitTable],
+    commands: Mapping[int, str],
+    folder: str,
 ) -> dict[str, Any]:
     """Answer, cells, tests and ranking of every metric; rows are names, columns numbers of datasets."""
     rows = list(dict.fromkeys(row_names[n] for r in results for n in _numbers(r)))
@@ -58,7 +64,7 @@ def board_payload(
         "runs": runs,
         "metrics": {
             metric: _metric(metric, results, rows, runs)
-            | {"answer": _answer(board, metric, results, over_splits) if len(rows) > 1 else ""}
+            | _answered(board, metric, results, over_splits, commands, folder)
             for metric in metrics
         },
         "how": [result.how for result in results],
@@ -94,18 +100,37 @@ def _metric(
     }
 
 
-def _answer(
-    board: Board, metric: str, results: Sequence[TableResult], over_splits: Sequence[SplitTable]
-) -> str:
-    """The same answer as that of `histobench run` and `compare`."""
-    evidence = [result.evidence[metric] for result in results if metric in result.evidence]
-    if not evidence and described(metric).kind == "calibration":
-        return "Differences of a calibration error are not tested: no known test holds its level."
-    if not evidence:
-        return f"Differences are not tested here; `histobench compare RESULTS --metric {metric}` tests them."
+def _answered(
+    board: Board,
+    metric: str,
+    results: Sequence[TableResult],
+    over_splits: Sequence[SplitTable],
+    commands: Mapping[int, str],
+    folder: str,
+) -> dict[str, Any]:
+    """The answer that `histobench run` and `compare` print, and the commands for what it lacks.
+
+    `commands`: by dataset, those that repeat the run over splits.
+    """
+    evidence = {result.dataset_index: result.evidence.get(metric) for result in results}
+    known = {index: each for index, each in evidence.items() if each is not None}
+    if not any(len(each.values) > 1 for each in known.values()) and all(
+        len(_numbers(r)) < 2 for r in results
+    ):
+        return {"answer": "One encoder: nothing to compare. Add another one to the run.", "commands": []}
+    what = described(metric)
+    if not known and what.kind == "calibration":
+        reason = "no known test of a calibration error holds its level"
+        return {"answer": f"Differences of {what.title} are not tested: {reason}.", "commands": []}
+    if not known:
+        setting = f" --setting {shlex.quote(board.setting)}" if board.setting else ""
+        command = f"histobench compare {shlex.quote(folder)} --task {board.task}{setting} --metric {metric}"
+        return {"answer": f"Differences of {what.title} are tested on request:", "commands": [command]}
     splits = [evidence_of_splits(each) for each in over_splits if each.metric == metric]
-    shown = [prefer_splits(each, splits) for each in evidence]
-    return answer(shown, task=board.task, metric=metric).text
+    shown = {index: prefer_splits(each, splits) for index, each in known.items()}
+    text = answer(list(shown.values()), task=board.task, metric=metric).text
+    lacking = [index for index, each in shown.items() if needs_splits(each)]
+    return {"answer": text, "commands": [commands[index] for index in lacking if commands.get(index)]}
 
 
 def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:

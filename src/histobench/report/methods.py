@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from histobench.consult.findings import is_policy
@@ -14,16 +15,22 @@ from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
+from histobench.roi.comparison.answer import GROUPS
+from histobench.roi.comparison.pairs import MAX_T
 from histobench.roi.comparison.robustness_tables import RobustnessTable
+from histobench.roi.comparison.splits_compared import SplitTable
 from histobench.roi.data.sites import PAIR_COLUMN
-from histobench.roi.task_catalogue import task_words
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.metrics.metric_catalogue import described
+from histobench.roi.plan.dataset_notes import read_dataset_notes
+from histobench.roi.task_catalogue import CLASS, task_words
 
 _OWN_BIBTEX = f"""@software{{histobench,
   author = {{{{The histobench authors}}}},
   title = {{{{histobench: which pathology foundation model should I use, and how sure can I be?}}}},
   version = {{{__version__}}}
 }}"""
-_COLUMNS = ("preset", "seed", "fingerprint", "version", "date", "train_features", "test_features")
+_COLUMNS = ("preset", "seed", "fingerprint", "version", "date", "command")
 
 
 _MINT_BIBTEX = """@inproceedings{wang2024mint,
@@ -37,12 +44,14 @@ _MINT_BIBTEX = """@inproceedings{wang2024mint,
 def methods_payload(
     inventory: Inventory,
     results: list[TableResult],
+    results_dir: Path,
     agents: Sequence[AgentRun] = (),
     robustness: Sequence[RobustnessTable] = (),
     studies: Sequence[PlayedStudy] = (),
+    over_splits: Sequence[SplitTable] = (),
 ) -> dict[str, Any]:
     """Provenance of every run by column, citations, BibTeX and the paragraph."""
-    rows = [provenance(run) for run in inventory.runs]
+    rows = [provenance(run, results_dir) for run in inventory.runs]
     facts = [encoder_facts(name) for name in inventory.encoders]
     entries = dict.fromkeys(entry for entry in map(bibtex, facts) if entry)
     return {
@@ -52,7 +61,7 @@ def methods_payload(
             filter(
                 None,
                 [
-                    paragraph(inventory, results),
+                    paragraph(inventory, results, read_dataset_notes(results_dir), over_splits),
                     robustness_paragraph(robustness),
                     agents_paragraph(agents),
                     consult_paragraph(studies),
@@ -85,34 +94,129 @@ def resamples(how: Iterable[str]) -> list[str]:
     ]
 
 
-def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
-    """A paragraph for the methods section that says what was done, and nothing that was not."""
+def paragraph(
+    inventory: Inventory,
+    results: list[TableResult],
+    notes: Mapping[str, DatasetSource],
+    over_splits: Sequence[SplitTable] = (),
+) -> str:
+    """A paragraph for the methods section that says what was done, table by table, and nothing else."""
     if not inventory.runs:
         return ""
-    tasks = list(dict.fromkeys(board.task for board in inventory.boards))
     presets = sorted({board.preset for board in inventory.boards if board.preset})
     seeds = sorted({run.identity.seed for run in inventory.runs})
-    n_images = sum(
-        max((r.n_images for r in results if r.dataset_index == k), default=0)
-        for k in range(len(inventory.datasets))
-    )
-    grouped = any(result.n_groups for result in results)
-    units = "patients or slides where they were known, images otherwise" if grouped else "images"
-    tests = sorted({test for result in results for test, _ in result.tests.values() if test})
+    names = f" ({', '.join(inventory.encoders)})" if len(inventory.encoders) <= _MOST_NAMED else ""
+    recipe = f", preset{'s' if len(presets) > 1 else ''} {_and(presets)}" if presets else ""
     sentences = [
-        f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')} on "
-        f"{_count(len(inventory.datasets), 'dataset')} ({', '.join(inventory.datasets)}; {n_images:,} test "
-        f"images in all) with histobench {__version__}, by {_and([task_words(task) for task in tasks])}.",
-        f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
-        f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
-        f"95% confidence intervals are {_interval_words(results)} over {units}"
-        + _means_words(results),
-        f"Encoders were compared on the same test images ({_and(tests)}) at a family-wise error rate of 0.05 "
-        "over all pairs of a table." if tests else "",
+        f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')}{names} on "
+        f"{_count(len(inventory.datasets), 'dataset')} by "
+        f"{_and(list(dict.fromkeys(task_words(board.task) for board in inventory.boards)))} with histobench "
+        f"{__version__}{recipe}, seed{'s' if len(seeds) > 1 else ''} {_and(list(map(str, seeds)))}.",
+        *(
+            _dataset_words(index, inventory, results, notes.get(name))
+            for index, name in enumerate(inventory.datasets)
+        ),
+        _interval_sentence(results),
+        *_test_sentences(inventory, results),
+        *map(_splits_sentence, over_splits),
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
-        if len(inventory.datasets) > 1 and len(inventory.encoders) > 1 else "",
-    ]  # fmt: skip
+        if len(inventory.datasets) > 1 and len(inventory.encoders) > 1
+        else "",
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+#: Most encoders that the paragraph names, and tables that it lists one by one.
+_MOST_NAMED, _MOST_TABLES = 12, 6
+
+
+def _dataset_words(
+    index: int, inventory: Inventory, results: Sequence[TableResult], note: DatasetSource | None
+) -> str:
+    """Images, patients and classes of one dataset, and how it was divided."""
+    runs = [run for run, d in zip(inventory.runs, inventory.dataset_of, strict=True) if d == index]
+    members = [result for result in results if result.dataset_index == index]
+    infos = [run.info for run in runs]
+
+    def most(key: str) -> int:
+        return max((info[key] for info in infos if isinstance(info.get(key), int)), default=0)
+
+    tested = max((max(result.n_images, result.n_tiles) for result in members), default=0)
+    groups = max((result.n_groups or 0 for result in members), default=0)
+    classes = max((len(run.classes) for run in runs if run.target == CLASS), default=0)
+    train, train_groups, val = most("num_train"), most("num_train_groups"), most("num_val")
+    joined = val and any("joined" in str(info.get("val_use")) for info in infos)
+    chosen = val and any("choose" in str(info.get("val_use")) for info in infos)
+    parts = [f"{classes} classes"] if classes else []
+    if train:
+        of = f" of {train_groups:,} {GROUPS}" if train_groups else ""
+        more = (
+            f", {val:,} of them from the validation set, which was joined to the training set"
+            if joined
+            else ""
+        )
+        parts.append(f"{_count(train, 'training image')}{of}{more}")
+    if chosen:
+        parts.append(f"{_count(val, 'validation image')} to choose hyper-parameters")
+    parts.append(f"{_count(tested, 'test image')}" + (f" of {groups:,} {GROUPS}" if groups else ""))
+    words = f"{inventory.datasets[index]}: {'; '.join(parts)}"
+    if note is not None and note.split is not None:
+        whole = ", all images of one patient or slide in the same part" if groups else ""
+        shares = note.split if isinstance(note.split, str) else "/".join(map(str, note.split))
+        words += f"; the images were divided at random ({shares}, seed {note.seed}){whole}"
+    single = [text for text in dict.fromkeys(t for run in runs for t in run.caveats) if "one group" in text]
+    return ". ".join([words, *single]) + "."
+
+
+def _interval_sentence(results: list[TableResult]) -> str:
+    if not any(result.interval_kinds for result in results):
+        return "No confidence intervals are given."
+    grouped = any(result.n_groups for result in results)
+    units = f"{GROUPS} where they were known, images otherwise" if grouped else "images"
+    return f"95% confidence intervals are {_interval_words(results)} over {units}{_means_words(results)}"
+
+
+def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Iterator[str]:
+    """Which metrics of which tables were tested, and why others were not; one sentence for equal tables."""
+    alike: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for result in results:
+        board = inventory.boards[result.board]
+        kept = {metric: each for metric, each in result.evidence.items() if len(each.values) > 1}
+        if not kept:
+            continue
+        tested = tuple(described(metric).title for metric, each in kept.items() if each.may_be_best)
+        first = next(iter(kept.values()))
+        reason = (
+            (first.reason.removeprefix("no interval: ") or "too few images") if not first.may_be_best else ""
+        )
+        untested = (
+            f"Differences of {described(first.metric).title} were not tested: {reason}. " if reason else ""
+        )
+        task = " ".join(filter(None, (board.task, board.setting)))
+        where = f"{task} on {inventory.datasets[result.dataset_index]}"
+        alike.setdefault((tested, untested), []).append(where)
+    for (tested, untested), tables in alike.items():
+        named = _and(tables) if len(tables) <= _MOST_TABLES else f"{len(tables)} tables"
+        made = (
+            f"Differences of {_and(list(tested))} were tested for all pairs of encoders on the same test "
+            f"images ({MAX_T}; family-wise error rate 0.05 within each metric and table)."
+            if tested
+            else "No other differences were tested."
+            if untested
+            else ""
+        )
+        yield f"{named}: {untested}{made}"
+    if sum(map(len, alike.values())) > 1:
+        yield "There was no correction for the number of tables or metrics."
+
+
+def _splits_sentence(table: SplitTable) -> str:
+    of = f" of {table.n_groups:,} {GROUPS}" if table.n_groups else ""
+    return (
+        f"On {table.dataset}, {table.task} was repeated on {table.n_splits} splits ({table.scheme}) "
+        f"of all {table.n_images:,} images{of}; differences of the mean {described(table.metric).title} were "
+        "tested by the corrected resampled t-test with Holm's correction over all pairs."
+    )
 
 
 def _means_words(results: list[TableResult]) -> str:
@@ -239,7 +343,7 @@ def software(inventory: Inventory) -> dict[str, list[str]]:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _and(words: list[str], word: str = "and") -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,16 @@ _OWN_PLACE = frozenset(
     {
         *("dataset", "encoder", "preset", "setting", "seed", "fingerprint", "description", "classes"),
         *("undefined_metrics", "date", "version", "train_features", "test_features", "val_features"),
-        *("command", "dataset_source", "prompt_file", "warnings"),
+        *(
+            "command",
+            "dataset_source",
+            "prompt_file",
+            "warnings",
+            "options",
+            "data",
+            "predictions_file",
+            "versions",
+        ),
     }
 )
 
@@ -93,7 +105,9 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str)
     )
 
 
-def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> dict[str, Any]:
+def run_payload(
+    run: StoredRun, *, image_set: str, intervals: RunIntervals, results_dir: Path
+) -> dict[str, Any]:
     """Everything that the page of one run shows."""
     content = read_content(run.path)
     predictions = run.predictions
@@ -102,7 +116,7 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
     ):
         raise HistobenchError(f"{run.path}: a label lies outside the class map")
     return {
-        **_facts(run, intervals),
+        **_facts(run, intervals, results_dir),
         "perClass": {
             name: {key: rounded(value) for key, value in values.items()}
             for name, values in (content["metrics"].get("per_class") or {}).items()
@@ -118,7 +132,7 @@ def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> d
     }
 
 
-def _facts(run: StoredRun, intervals: RunIntervals) -> dict[str, Any]:
+def _facts(run: StoredRun, intervals: RunIntervals, results_dir: Path) -> dict[str, Any]:
     """What the pages of all runs show."""
     warnings = run.info.get("warnings")
     return {
@@ -128,7 +142,7 @@ def _facts(run: StoredRun, intervals: RunIntervals) -> dict[str, Any]:
         "bounds": intervals.bounds,
         "noBounds": intervals.reasons,
         "boundsFrom": intervals.source,
-        "provenance": provenance(run),
+        "provenance": provenance(run, results_dir),
         "info": {key: value for key, value in run.info.items() if key not in _OWN_PLACE},
     }
 
@@ -138,7 +152,7 @@ MOST_POINTS = 4000
 
 
 def target_payload(
-    run: StoredRun, *, intervals: RunIntervals, labels: Mapping[str, Interval]
+    run: StoredRun, *, intervals: RunIntervals, labels: Mapping[str, Interval], results_dir: Path
 ) -> dict[str, Any]:
     """What the page of a run shows whose target is not a class; `labels` are intervals such as `auroc@0`."""
     predictions = run.target_predictions
@@ -149,7 +163,7 @@ def target_payload(
     }
     groups = len(set(predictions.groups) - {""}) if predictions.groups else 0
     return {
-        **_facts(run, intervals),
+        **_facts(run, intervals, results_dir),
         "target": {
             "kind": run.target,
             "columns": list(predictions.columns),
@@ -233,10 +247,9 @@ def _levels(predictions: TargetPredictions) -> dict[str, Any]:
     }
 
 
-def provenance(run: StoredRun) -> dict[str, Any]:
-    """Where a run's numbers come from; of files only the names, since a site may be public."""
+def provenance(run: StoredRun, results_dir: Path) -> dict[str, Any]:
+    """Where a run's numbers come from; paths start at the results folder, since a site may be public."""
     info = run.info
-    files = {key: PurePath(str(info.get(key) or "")).name for key in ("train_features", "test_features")}
     return {
         "preset": run.identity.preset,
         "seed": run.identity.seed,
@@ -245,8 +258,55 @@ def provenance(run: StoredRun) -> dict[str, Any]:
         "version": str(info.get("version") or ""),
         "date": str(info.get("date") or ""),
         "n": len(run.predictions) if "predictions" in run.__dict__ else None,
-        **files,
+        **{key: PurePath(str(info.get(key) or "")).name for key in _FILES},
+        "command": repeat_command(run, results_dir),
     }
+
+
+def repeat_command(run: StoredRun, results_dir: Path) -> str:
+    """The command that computes a run again, for the folder that holds the results folder.
+
+    Empty where the features were not read from files.
+    """
+    info = run.info
+    paths = {key: str(info.get(key) or "") for key in _FILES}
+    if "num_val" in info and not paths["val_features"]:  # results of version 0.2
+        paths["val_features"] = paths["train_features"].replace("_train.", "_val.")
+    if not paths["test_features"]:
+        return ""
+    paths["train_features"] = paths["train_features"] or paths["test_features"]  # zero-shot: not used
+    stored = info.get("options")
+    options = {str(flag): str(value) for flag, value in (stored if isinstance(stored, dict) else {}).items()}
+    if prompts := options.get("--zeroshot-prompt-file"):
+        options["--zeroshot-prompt-file"] = relative(prompts, results_dir.parent)
+    if few := re.fullmatch(r"(\d+)way_(\d+)shot", run.setting):
+        options |= {"--n-way": few[1], "--n-shot": few[2], "--use-all-way": "False"}
+    flags = {
+        "--TASK": run.task,
+        **{_FILES[key]: relative(path, results_dir.parent) for key, path in paths.items() if path},
+        "--preset": run.identity.preset,
+        "--seed": str(run.identity.seed),
+        **options,
+        "--log_dir": "repeated-results",
+    }
+    words = (f"{flag} {shlex.quote(value)}" for flag, value in flags.items() if value)
+    return " \\\n    ".join(["histobench evaluate", *words])
+
+
+#: Keys of the feature files of a run -> their flags.
+_FILES = {
+    "train_features": "--train_feature_file",
+    "val_features": "--val_feature_file",
+    "test_features": "--test_feature_file",
+}
+
+
+def relative(path: str, folder: Path) -> str:
+    """A path as seen from a folder."""
+    try:
+        return PurePath(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return PurePath(path).name
 
 
 def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
-from histobench.report.board import board_payload, split_payload, split_tables
+from histobench.report.board import Board, board_payload, split_payload, split_tables
 from histobench.report.consult_page import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
@@ -34,8 +34,10 @@ from histobench.report.table import (
     shown_metrics,
 )
 from histobench.report.thumbnails import Cache, write_thumbnails
+from histobench.roi.comparison.choice import run_command
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.encoders.own_name import UNCHECKED
+from histobench.roi.plan.dataset_notes import read_dataset_notes
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.task_catalogue import CLASS, task_target
 
@@ -83,7 +85,7 @@ def build_site(
     title = title or results_dir.name
     kept: Cache = {} if cache is None else cache
     with site_folder(out) as site:
-        results = list(_tables(inventory, site, workers, on_progress))
+        results = list(_tables(inventory, site, results_dir, workers, on_progress))
         for text in _told(results, results_dir):
             log.warning("%s", text)
         row_names = dict(enumerate(inventory.row_names))
@@ -92,19 +94,23 @@ def build_site(
             members = [result for result in results if result.board == board.number]
             alike = board.task, board.setting, board.preset
             splits = [each for preset, each in over_splits if (each.task, each.setting, preset) == alike]
-            write_payload(site, f"board/{board.number}", board_payload(board, members, row_names, splits))
+            commands = _split_commands(inventory, board, results_dir)
+            content = board_payload(board, members, row_names, splits, commands, results_dir.name)
+            write_payload(site, f"board/{board.number}", content)
         names = {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
         relevant = relevant_sources(sources, names)
         thumbs = _write_thumbnails(inventory, results, relevant, site, kept, workers, on_progress)
         robustness = stored_tables(results_dir)
         for index, name in enumerate(inventory.datasets):
-            content = dataset_payload(
+            facts = dataset_payload(
                 index, inventory, results, relevant.get(name), robustness=robustness, thorough=thorough
             )
             tables = [split_payload(each, preset) for preset, each in over_splits if each.dataset == name]
-            write_payload(site, f"dataset/{index}", content | {"splits": tables})
+            write_payload(site, f"dataset/{index}", facts | {"splits": tables})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
-        write_payload(site, "methods", methods_payload(inventory, results, agents, robustness, studies))
+        splits = [each for _, each in over_splits]
+        methods = methods_payload(inventory, results, results_dir, agents, robustness, studies, splits)
+        write_payload(site, "methods", methods)
         if agents:
             write_agents(site, agents)
         shows_robustness = write_robustness_page(site, robustness, results_dir, relevant, kept)
@@ -113,9 +119,9 @@ def build_site(
         tiles = write_top_tiles(site, inventory, sources, kept)
         speeds, device = measured_speed(results_dir)
         on_board = board_index(robustness)
-        for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
-            facts["speed"] = speeds.get(facts["name"])
-            facts["robustness"] = on_board and on_board["values"].get(facts["name"])
+        for encoder in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
+            encoder["speed"] = speeds.get(encoder["name"])
+            encoder["robustness"] = on_board and on_board["values"].get(encoder["name"])
         overview |= {
             "speedDevice": device,
             "live": live,
@@ -164,6 +170,20 @@ def check_apart(out: Path, results_dir: Path) -> None:
             f"the site's folder {out} is inside the results folder ({results_dir}); "
             "choose a folder outside it"
         )
+
+
+def _split_commands(inventory: Inventory, board: Board, results_dir: Path) -> dict[int, str]:
+    """By dataset, the command that repeats the runs of a board over splits, where its data are known."""
+    noted = read_dataset_notes(results_dir)
+    found = {}
+    for (number, dataset), numbers in inventory.tables.items():
+        name = inventory.datasets[dataset]
+        if number == board.number and name in noted:
+            names, like = [inventory.row_names[n] for n in numbers], inventory.runs[numbers[0]]
+            found[dataset] = run_command(
+                results_dir, name, names, like, splits="5x5", seen_from=results_dir.parent
+            )
+    return found
 
 
 def _names(results: list[TableResult], dataset: int) -> set[str]:
@@ -225,7 +245,9 @@ def _write_maps(
     return [keys.get(number, "") for number in range(len(inventory.runs))]
 
 
-def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progress) -> Iterator[TableResult]:
+def _tables(
+    inventory: Inventory, site: Path, results_dir: Path, workers: int, on_progress: Progress
+) -> Iterator[TableResult]:
     jobs = [
         TableJob(
             board=board,
@@ -233,6 +255,7 @@ def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progres
             dataset_index=dataset,
             runs={n: (inventory.row_names[n], inventory.runs[n]) for n in numbers},
             site=site,
+            results_dir=results_dir,
         )
         for (board, dataset), numbers in inventory.tables.items()
     ]

@@ -127,6 +127,7 @@ class TableJob:
     dataset_index: int
     runs: dict[int, tuple[str, StoredRun]]
     site: Path
+    results_dir: Path
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,11 @@ def _write_target_run(
     intervals = run_intervals_of(run, quick, how=result.how)
     result.interval_kinds |= intervals.kinds
     labels = {metric: found[name] for metric, found in statistics.labels.items()}
-    write_payload(job.site, f"run/{number}", target_payload(run, intervals=intervals, labels=labels))
+    write_payload(
+        job.site,
+        f"run/{number}",
+        target_payload(run, intervals=intervals, labels=labels, results_dir=job.results_dir),
+    )
     tiles = run.info.get("num_test_tiles")
     result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
     return intervals.bounds
@@ -295,7 +300,7 @@ def _write_run(
     result.interval_kinds |= intervals.kinds
     images = ImageSet.of(job.dataset, run.predictions)
     key = images.write(job.site)
-    payload = run_payload(run, image_set=key, intervals=intervals)
+    payload = run_payload(run, image_set=key, intervals=intervals, results_dir=job.results_dir)
     write_payload(job.site, f"run/{number}", payload)
     wrong = run.predictions.predicted != run.predictions.labels
     if key in result.image_sets:

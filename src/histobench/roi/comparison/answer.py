@@ -142,7 +142,7 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
         said.append(_not_tested(each, task))
         if each.instead is not None and each.instead in instead:
             said.append(f"By accuracy, in which frequent classes count most, {_sure_verdict(each.instead)}.")
-    if any(each.n_groups is not None and not each.splits and len(each.values) > 1 for each in untested):
+    if any(map(needs_splits, untested)):
         what = _words(metric)
         said.append(f"To test {what} on all {GROUPS}, repeat the run with `{REMEDY}`.")
     worse = dict.fromkeys(name for each in judged for name in each.worse)
@@ -153,6 +153,11 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
         tuple(each.dataset for each in judged),
         " ".join(said),
     )
+
+
+def needs_splits(each: Evidence) -> bool:
+    """Whether repeated splits can test what one test set of this dataset cannot."""
+    return not each.may_be_best and each.n_groups is not None and not each.splits and len(each.values) > 1
 
 
 def _everywhere(judged: Sequence[Evidence]) -> tuple[str, ...]:

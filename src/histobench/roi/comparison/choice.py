@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,27 +213,53 @@ def _missing(
     candidates: Sequence[Candidate],
 ) -> Iterator[str]:
     """Which candidates were not run on which datasets, with the command that would do it."""
-    notes = read_note(results / DATASETS) or {}
     for dataset, named in tables.items():
         absent = [each.name for each in candidates if each.name not in named]
         if absent:
-            note = notes.get(dataset) or {}
-            flags = {"data": note.get("source", dataset), "class2id": note.get("classes_file")}
-            flags |= {each.name: note.get(each.name) for each in fields(Origin)}
-            outside = [name.removesuffix("@elsewhere") for name in absent if name.endswith("@elsewhere")]
-            flags["models"] = ",".join(
-                name for name in map(_plain, absent) if not name.endswith("@elsewhere")
-            )
-            flags["features"] = ",".join(f"{name}=FILE" for name in outside)
-            flags |= {
-                "seed": runs[0].identity.seed,
-                "tasks": runs[0].task,
-                "presets": runs[0].identity.preset,
-                "results": str(results),
-            }
-            words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]
+            command = run_command(results, dataset, absent, runs[0])
             verb = "was" if len(absent) == 1 else "were"
-            yield f"{listed_names(absent)} {verb} not run on {dataset}: `histobench run {' '.join(words)}`"
+            yield f"{listed_names(absent)} {verb} not run on {dataset}: `{command}`"
+
+
+def run_command(
+    results: Path,
+    dataset: str,
+    names: Sequence[str],
+    like: StoredRun,
+    *,
+    splits: str = "",
+    seen_from: Path | None = None,
+) -> str:
+    """The command that runs encoders, by their names in a table, on a dataset of a results folder.
+
+    Task, preset and seed are those of the run `like`. `seen_from`: the folder that paths are relative to.
+    """
+    note = (read_note(results / DATASETS) or {}).get(dataset) or {}
+    outside = [name.removesuffix("@elsewhere") for name in names if name.endswith("@elsewhere")]
+    paths = {
+        "data": note.get("source", dataset),
+        "class2id": note.get("classes_file"),
+        "results": str(results),
+    }
+    if seen_from is not None:
+        paths = {
+            key: os.path.relpath(path, seen_from) if path and os.path.isabs(path) else path
+            for key, path in paths.items()
+        }
+    flags = {
+        "data": paths["data"],
+        "class2id": paths["class2id"],
+        **{each.name: note.get(each.name) for each in fields(Origin)},
+        "models": ",".join(name for name in map(_plain, names) if not name.endswith("@elsewhere")),
+        "features": ",".join(f"{name}=FILE" for name in outside),
+        "seed": like.identity.seed,
+        "tasks": like.task,
+        "presets": like.identity.preset,
+        "splits": splits,
+        "results": paths["results"],
+    }
+    words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]
+    return f"histobench run {' '.join(words)}"
 
 
 def _quoted(value: object) -> str:

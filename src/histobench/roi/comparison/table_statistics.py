@@ -225,7 +225,7 @@ def _tested(
     statistics = MetricStatistics(order, intervals, untested, note=units.caution() or "")
     reason = why_no_interval(metric, units)
     if reason is not None:  # what allows no interval of a value allows none of a difference, and no rank
-        note = f"{reason.removeprefix('no interval: ')}: differences are not tested, and no ties are marked"
+        note = f"{reason.removeprefix('no interval: ')}: differences are not tested"
         return replace(statistics, note=note)
     together = standings_of(found, metric, units, intervals, alpha=alpha)
     if together is None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.records import options_of
 from histobench.roi.data.check import confounded, single_group_classes
 from histobench.roi.data.sites import is_place
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
@@ -17,6 +19,7 @@ from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate_predictions
+from histobench.roi.options import Options
 from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
 from histobench.roi.presets import Preset, get_preset
 from histobench.roi.protocols.linear_probe import held_out
@@ -276,11 +279,16 @@ class Context:
         info: dict[str, Any] = {
             DATA: self._data,
             "num_train": len(self.train),
-            "train_features": self.request.train.metadata.get("source", ""),
-            "test_features": self.request.test.metadata.get("source", ""),
+            "train_features": _path(self.request.train),
+            "test_features": _path(self.request.test),
             "device": self.device,
             "versions": self._versions,
         }
+        # For the command that repeats the run, and for the words about it in a paper.
+        if options := changed_options(self.request.options):
+            info["options"] = options
+        if any(self.train.groups or ()):
+            info["num_train_groups"] = len(set(self.train.groups or ()) - {""})
         if made := self.request.test.metadata.get("provenance"):
             info["provenance"] = str(made)
         if self.request.split is not None:
@@ -288,6 +296,7 @@ class Context:
             info["split"] = asdict(self.request.split) | sizes
         if self.request.val is not None:
             info["num_val"] = len(self.request.val)
+            info["val_features"] = _path(self.request.val)
             joined = "joined to the training data" if self.val_joins_train else "not used"
             info["val_use"] = "used to choose hyper-parameters" if self.preset.chooses else joined
         elif self.choices is not None:
@@ -314,6 +323,22 @@ class Context:
             info={key: value for key, value in outcome.info.items() if key != "warnings"},
             sites=text_columns(test),
         )
+
+
+def _path(features: FeatureSet) -> str:
+    """The absolute path of a feature file; empty where the features are not from a file."""
+    source = str(features.metadata.get("source", ""))
+    return str(Path(source).absolute()) if source else ""
+
+
+def changed_options(options: Options) -> dict[str, str]:
+    """The options of a task that are not at their defaults, by flag, as they are written there."""
+    return {
+        each.flag: ",".join(map(str, value)) if each.is_list else str(value)
+        for each in options_of(Options)
+        for value in [getattr(options, each.name)]
+        if value != each.default
+    }
 
 
 def merged(first: FeatureSet, second: FeatureSet | None) -> FeatureSet:
