@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ def board_payload(
     results: Sequence[TableResult],
     row_names: dict[int, str],
     over_splits: Sequence[SplitTable],
-    commands: Mapping[int, str],
-    folder: str,
+    commands: Mapping[int, str] = MappingProxyType({}),
+    folder: str = "RESULTS",
 ) -> dict[str, Any]:
     """Answer, cells, tests and ranking of every metric; rows are names, columns numbers of datasets."""
     rows = list(dict.fromkeys(row_names[n] for r in results for n in _numbers(r)))
