@@ -46,11 +46,12 @@ class LeaveOneOut:
     values: Floats  # [m]
     left_out: Floats  # [u, m]
     unseen: Floats = field(default_factory=lambda: np.zeros((1, 1)))  # [k, m] or [k, 1], signed moves
-    size: float = np.inf  # samples behind a value
+    size: float = np.inf  # independent samples that a value can be worth at most
     freedom: float = np.inf  # degrees of freedom that the sizes of the units allow
     #: The share of the spread [m] that comes from units being unlike; the rest is that of single samples.
     clustering: Floats = field(default_factory=lambda: np.ones(1))
     episodes: LeaveOneOut | None = None  # the second source of chance of a crossed design
+    moved: Floats | None = None  # [m], values after the unseen moves, where they do not simply add up
 
     @cached_property
     def influences(self) -> Floats:
@@ -119,6 +120,7 @@ class LeaveOneOut:
             left_out=self.left_out[:, places],
             unseen=unseen,
             clustering=self.clustering if len(self.clustering) == 1 else self.clustering[places],
+            moved=None if self.moved is None else self.moved[places],
             episodes=None if self.episodes is None else self.episodes.columns(names),
         )
 
@@ -147,7 +149,7 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
     )
 
 
-def bunch(sizes: ArrayLike) -> float:
+def bunch(sizes: ArrayLike, correlation: float = ASSUMED_CORRELATION) -> float:
     """How many images turn wrong together in one unit, of units with so many images.
 
     >>> bunch([1, 1, 1]), bunch([21, 21])
@@ -155,7 +157,7 @@ def bunch(sizes: ArrayLike) -> float:
     """
     each = np.asarray(sizes, dtype=np.float64)
     total = float(each.sum())
-    return 1 + ASSUMED_CORRELATION * max(float((each**2).sum()) / total - 1, 0.0) if total > 0 else 1.0
+    return 1 + correlation * max(float((each**2).sum()) / total - 1, 0.0) if total > 0 else 1.0
 
 
 def bunches(errors: Floats, sizes: Floats) -> Floats:
@@ -241,7 +243,8 @@ def _worth(found: LeaveOneOut, within: tuple[float, float]) -> tuple[Floats, Flo
     least, span = within[0], within[1] - within[0]
     share = (found.values - least) / span
     edge = min(1 / found.size, 0.5)
-    moved = np.clip(share + UNSEEN_BUNCHES * found.unseen.sum(axis=0) / span, edge, 1 - edge)
+    after = found.values + UNSEEN_BUNCHES * found.unseen.sum(axis=0) if found.moved is None else found.moved
+    moved = np.clip((after - least) / span, edge, 1 - edge)
     variance = (found.variance + UNSEEN_BUNCHES * found.unseen_variance) / span**2
     worth = moved * (1 - moved) / np.maximum(variance, edge**4)
     return share, np.clip(worth, 0.5, max(found.size * span**2, 0.5))

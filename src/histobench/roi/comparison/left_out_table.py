@@ -20,7 +20,7 @@ from histobench.roi.comparison.sampling_units import (
     FEWEST_POSITIVES,
     SamplingUnits,
 )
-from histobench.roi.comparison.unseen_moves import confusion_of, target_moves, with_unseen
+from histobench.roi.comparison.unseen_moves import confusion_of, with_target_moves, with_unseen
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
@@ -149,7 +149,7 @@ class TargetTable:
             values = np.array([run.values[place] for run in each])
             left_out = np.stack([run.left_out[:, place] for run in each], axis=1)
             table = replace(each[0], names=tuple(same), values=values, left_out=left_out)
-            found[metric] = replace(table, unseen=target_moves(metric, table, list(same.values()), units))
+            found[metric] = with_target_moves(metric, table, list(same.values()), units)
         return cls(units, found, reference)
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:

@@ -20,7 +20,11 @@ from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
 #: An image of an unseen bunch ranks this many standard deviations of its side down, or as the worst seen.
-_UNLIKE = 3.0
+_UNLIKE = 3.5
+#: The correlation of unseen ranks within a unit.
+_RANKS_ALIKE = 0.1
+#: An area compares pairs: it may be known as well as a share of so many times as many images.
+PAIRS_WORTH = 4.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -37,7 +41,7 @@ def with_unseen(
     """The columns of these runs (one each) with their unseen moves, and what the units are worth."""
     name, label = parts_of(metric)
     facts = metric_of(name)
-    clustering = np.ones(1)
+    clustering, moved, pairs = np.ones(1), None, 1.0
     if facts.kind == "labels":
         unseen, clustering = _label_moves(name, label, runs, units)
     elif facts.kind in ("auroc", "auprc"):
@@ -46,6 +50,8 @@ def with_unseen(
         truth = units.labels[:, None] == np.array(columns)
         scores = [np.nan_to_num(run.probabilities[:, columns], nan=-1.0) for run in runs]
         unseen = area_moves(truth, scores, units.unit_of, precision=facts.kind == "auprc")
+        if facts.kind == "auroc":
+            moved, pairs = after_moves(found, unseen), PAIRS_WORTH
         clustering = _label_moves("balanced_accuracy", None, runs, units)[1]
     elif facts.kind == "loss":
         unseen = _loss_moves(name, runs, units)
@@ -55,8 +61,8 @@ def with_unseen(
     # With two classes every area is that of class 1, whatever it is called.
     by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
     freedom = units.freedom(by_class=not by_size, label=label)
-    size = float(max(among, 1))
-    return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering)
+    size = max(among, 1) * pairs
+    return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering, moved=moved)
 
 
 def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
@@ -139,7 +145,10 @@ def area_moves(
         sizes = [int(side.sum()) for side in sides]
         if min(sizes) == 0:
             continue
-        share = [bunch(np.bincount(unit_of[side])) / size for side, size in zip(sides, sizes, strict=True)]
+        share = [
+            bunch(np.bincount(unit_of[side]), _RANKS_ALIKE) / size
+            for side, size in zip(sides, sizes, strict=True)
+        ]
         for m, score in enumerate(scores):
             column = score[:, p]
             positive, negative = column[sides[0]], column[sides[1]]
@@ -147,12 +156,17 @@ def area_moves(
             for place, (own, other) in enumerate(((positive, negative), (-negative, -positive))):
                 worst = own.min()
                 beaten = float((other > worst).mean() + (other == worst).mean() / 2)
-                rank = min(max(beaten, unlike, 0.5 / len(other) ** 0.5), 1.0)
+                rank = min(max(beaten, unlike, 0.15 / len(other) ** 0.5), 1.0)
                 if precision and place == 1:
                     rank *= np.log(1 + sizes[0]) * sizes[1] / sizes[0]
                 move = min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
                 moves[2 * p + place, m] = -move / UNSEEN_BUNCHES**0.5  # one bunch of each side
     return moves
+
+
+def after_moves(found: LeaveOneOut, unseen: Floats) -> Floats:
+    """Areas [m] after one bunch of each side has moved."""
+    return np.asarray(found.values + UNSEEN_BUNCHES**0.5 * unseen.sum(axis=0))
 
 
 def _rank_spread(positive: Floats, negative: Floats) -> float:
@@ -175,10 +189,10 @@ def _loss_moves(name: str, runs: Sequence[Predictions], units: SamplingUnits) ->
     return np.array([worst]) * bunch(np.bincount(units.unit_of)) / len(units.labels)
 
 
-def target_moves(
+def with_target_moves(
     metric: str, found: LeaveOneOut, runs: Sequence[TargetPredictions], units: SamplingUnits
-) -> Floats:
-    """Moves [k, m] of a metric of a target that is not a class: by a unit as bad as the worst one seen."""
+) -> LeaveOneOut:
+    """The columns of runs of a target that is not a class: a unit as bad as the worst one was not seen."""
     name, label = parts_of(metric)
     if runs[0].kind == "multilabel":
         columns = slice(None) if label is None else slice(label, label + 1)
@@ -186,8 +200,11 @@ def target_moves(
         both = truth.any(axis=0) & ~truth.all(axis=0)
         scores = [run.predicted[:, columns][:, both] for run in runs]
         precision = metric_of(name).kind == "auprc" or name.endswith("_ap")
-        return area_moves(truth[:, both], scores, units.unit_of, precision=precision)
+        moves = area_moves(truth[:, both], scores, units.unit_of, precision=precision)
+        if precision:
+            return replace(found, unseen=moves)
+        return replace(found, unseen=moves, size=found.size * PAIRS_WORTH, moved=after_moves(found, moves))
     worst = np.abs(found.influences).max(axis=0)[None] / UNSEEN_BUNCHES**0.5
     least = bunch(np.bincount(units.unit_of)) / len(units.labels)
     sign = 1.0 if metric_of(name).lower_is_better else -1.0
-    return np.asarray(sign * np.where(worst > 0, worst, least))
+    return replace(found, unseen=np.asarray(sign * np.where(worst > 0, worst, least)))
