@@ -38,5 +38,6 @@ def test_the_demo_has_enough_patients_cases_and_episodes_for_narrow_intervals(si
 
     assert size.test // size.tiles_per_patient >= 24
     assert size.cases >= 120
+    assert size.robustness == size.language_model, "the index of 24 patients has a wide interval"
     questions = Path(runs.__file__).parent / "demo_recording" / "gsm8k" / "test_prompts.json"
     assert len(questions.read_text(encoding="utf-8").splitlines()) == 48

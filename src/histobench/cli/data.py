@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import add_source_flags, positive, seed, source_from
@@ -290,13 +291,17 @@ def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
     from rich.progress import Progress
 
     from histobench.roi.data.check import check_dataset
+    from histobench.roi.data.task_folders import PATHO_BENCH, PLISM, kind_of_folder
 
+    # Slides of these folders are features of another tool.
+    images = kind_of_folder(Path(args.source)) not in (PATHO_BENCH, PLISM)
     console = open_terminal(error=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         return check_dataset(
             reading,
             on_bad_image=args.on_bad_image,
+            look_at_images=images,
             workers=args.num_workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
@@ -318,6 +323,8 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
     for note in dataset.notes:
         console.print(note, soft_wrap=True)
+    if not sizes:
+        console.print("images: not looked at (features of another tool, or none can be read)", soft_wrap=True)
     print_split_counts(dataset)
 
 

@@ -22,7 +22,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("doctor:doctor", "check that this machine is ready"),
     },
     "benchmark": {
-        "demo": Command("demo:demo", "try everything on synthetic tissue in about 90 seconds"),
+        "demo": Command("demo:demo", "try everything on synthetic tissue in about 75 seconds"),
         "run": Command("run:run", "run a whole benchmark: datasets x encoders x tasks"),
         "status": Command("run:status", "show the progress of a run"),
         "evaluate": Command("evaluate:evaluate", "evaluate stored features"),

@@ -164,13 +164,8 @@ def run_and_watch(
         )
 
 
-def print_outcome(
-    done: BenchmarkOutcome, console: Console, *, verbose: bool = False, end: bool = True
-) -> int:
-    """Print the results of a run on one screen, or everything; the exit code.
-
-    Without `end` where to read more and what to do next is left to the caller.
-    """
+def print_outcome(done: BenchmarkOutcome, console: Console, *, verbose: bool = False) -> int:
+    """Print the results of a run on one screen, or everything; the exit code."""
     from histobench.roi.plan.whole_benchmark import tables_shown
 
     outcome = done.outcome
@@ -188,14 +183,13 @@ def print_outcome(
         console.print(f"not compared: {problem}", soft_wrap=True)
     _print_failures(outcome, console)
     if found:
-        for line in _explanations(found, hidden):
+        for line in explanations(found, hidden):
             console.print(line, soft_wrap=True)
     if shown.answer:
         print_answer(shown.answer, console)
-    if end:
-        if done.summary is not None:
-            console.print(f"Details: --verbose, or {done.summary}", soft_wrap=True)
-        console.print(f"Next: {_next_step(outcome, found)}", soft_wrap=True, style="bold")
+    if done.summary is not None:
+        console.print(f"Details: --verbose, or {done.summary}", soft_wrap=True)
+    console.print(f"Next: {_next_step(outcome, found)}", soft_wrap=True, style="bold")
     return 0 if outcome.has_results and not outcome.failures else USER_ERROR
 
 
@@ -214,7 +208,7 @@ def _print_details(done: BenchmarkOutcome, console: Console) -> None:
     print_tables(done.robustness, console)
 
 
-def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
+def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     """At most three lines that hold for all tables."""
     from histobench.roi.plan.plan_outcome import metric_words
 

@@ -114,3 +114,34 @@ def test_sizes_that_no_tissue_has_and_labels_that_are_fractions_are_warned_of(
     (label,) = (finding for finding in found.of("label") if finding.level == "warning")
     assert "1.5: labels that are not whole numbers are taken as class names" in label.message
     assert "not whole numbers (1.5)" in caplog.text
+
+
+@pytest.mark.slow
+def test_run_says_in_a_line_each_what_data_check_finds_quickly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One test image of a class, one image under two labels, a test image twice, patients in file names."""
+    data = tmp_path / "tiles"
+    for number in range(16):
+        label, split = "ab"[number % 2], "train" if number < 12 else "test"
+        (data / split / label).mkdir(parents=True, exist_ok=True)
+        tissue(number, 48).save(data / split / label / f"case{number // 5}_{number}.png")
+    (data / "test" / "b" / "case3_15.png").unlink()
+    tissue(12, 48).save(data / "test" / "a" / "case2_copy.png")
+    tissue(0, 48).save(data / "train" / "b" / "case0_other.png")
+    single = "1 of 2 classes have a single test image (b)"
+    patients = "file names show 3 patients or slides (such as case0), 1 of them in test and in another split"
+    assert main(["data", "check", str(data)]) == 0
+    shown = capsys.readouterr().out
+    assert single in shown
+    assert patients in shown
+    run = ["run", "--data", str(data), "--models", "tiny-vl", "--tasks", "Proto", "--device", "cpu"]
+    assert main([*run, "--results", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr().err
+    for words in (
+        single,
+        f"{patients}, and no groups are known; give --group-regex '(case\\d+)'",
+        "1 image has two labels",
+        "copies among the test images: 1",
+    ):
+        assert said.count(words) == 1, (words, said)

@@ -76,6 +76,19 @@ def run(folder: Path, features: Path, *flags: str) -> int:
     return main(["run", "--data", str(folder), *place, *flags])
 
 
+@pytest.mark.parametrize("task", ["grade", "OS"])
+def test_data_check_reads_a_task_folder_as_run_does(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _, table = patho_bench(tmp_path, task=task)
+    assert main(["data", "check", str(folder)]) == 0
+    assert f"{len(table)} images, 30 groups" in capsys.readouterr().out
+    table.loc[0, "fold_0"] = "tset"
+    table.to_csv(folder / "k=all.tsv", sep="\t", index=False)
+    assert main(["data", "check", str(folder)]) == 2
+    assert "fold 'tset' is not train, val or test" in capsys.readouterr().out
+
+
 def published(folder: Path, preset: str = "patho-bench") -> list[dict[str, Any]]:
     path = folder.parent / "r" / "comparison" / preset / "published_summary.json"
     found: list[dict[str, Any]] = json.loads(path.read_text())

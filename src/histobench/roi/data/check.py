@@ -130,6 +130,7 @@ KINDS = (
     "label",
     "empty class",
     "class of one group",
+    "small test set",
     "image in two splits",
     "near-duplicate",
     "group in two splits",
@@ -227,6 +228,7 @@ def check_dataset(
     dataset: RoiDataset | Reading,
     *,
     on_bad_image: str = "stop",
+    look_at_images: bool = True,
     workers: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Findings:
@@ -236,12 +238,17 @@ def check_dataset(
     that one that was compressed or resized is found, too (a warning: somebody has to look). An image in
     both test and another split is an error, as is a group; in both train and val it is a warning, as is a
     copy within a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest
-    is judged as if it were not there; `drop_bad` then leaves it out.
+    is judged as if it were not there; `drop_bad` then leaves it out. Without `look_at_images` only the
+    table is checked.
     """
     reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
     data = reading.dataset
     found = [Finding("error", problem.kind, problem.origin, problem.message) for problem in reading.problems]
     found += [Finding("warning", "left out", problem.origin, problem.message) for problem in reading.warnings]
+    if not look_at_images:
+        return Findings(
+            tuple(sorted((*found, *structure_findings(data)), key=lambda each: KINDS.index(each.kind)))
+        )
     contents = _read_contents(data, workers, on_progress)
     bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
     found += bad
@@ -262,7 +269,40 @@ def structure_findings(dataset: RoiDataset) -> list[Finding]:
     """What can be found without opening an image: `run` looks for it, too."""
     found = [*_split_findings(dataset), *_label_findings(dataset), *_group_findings(dataset)]
     found += [*_thin_findings(dataset), *_single_class_findings(dataset), *_patient_findings(dataset)]
+    found += _small_test_findings(dataset)
     return found
+
+
+def _small_test_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    """Classes with a single test image."""
+    if dataset.target is not None or len(dataset.classes) < 2:
+        return
+    counts = Counter(image.label for image in dataset.splits.get("test", ()))
+    single = [_class_name(dataset, label) for label, count in sorted(counts.items()) if count == 1]
+    if single:
+        message = (
+            f"{len(single)} of {len(dataset.classes)} classes have a single test image "
+            f"({', '.join(single[:5])}{', ...' if len(single) > 5 else ''}), right or wrong as a whole; "
+            "give a larger test share (`split` 0.5/0.5)"
+        )
+        yield Finding("warning", "small test set", dataset.name, message)
+
+
+def copies_in(dataset: RoiDataset, contents: Mapping[Path, bytes]) -> Iterator[str]:
+    """What a run says of files with equal content: under two labels, twice in test."""
+    seen: dict[bytes, list[tuple[str, RoiImage]]] = defaultdict(list)
+    for split, image in _all(dataset):
+        if image.path in contents:
+            seen[contents[image.path]].append((split, image))
+    same = [images for images in seen.values() if len(images) > 1]
+    labels = [images for images in same if len({image.label for _, image in images}) > 1]
+    if labels and dataset.target is None:
+        names = " and ".join(image.name for _, image in labels[0][:2])
+        what = "1 image has" if len(labels) == 1 else f"{len(labels)} images have"
+        yield f"{what} two labels (such as {names}, the same file content)"
+    extra = sum(sum(split == "test" for split, _ in images) - 1 for images in same if images[-1][0] == "test")
+    if extra > 0:
+        yield f"copies among the test images: {extra}, each counted once more; intervals are too narrow"
 
 
 def _single_class_findings(dataset: RoiDataset) -> Iterable[Finding]:

@@ -23,6 +23,7 @@ from histobench.core.files import check_writable
 from histobench.core.folders import cache_dir, local_dir
 from histobench.core.progress import Progress, Silent
 from histobench.core.text import check_plain_name
+from histobench.roi.data.check import copies_in
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -187,6 +188,8 @@ class _Run:
                 hashing = background.submit(take_inventory, self.dataset, pool, self._memory, self.hashed)
                 built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
                 inventory = hashing.result()
+            for text in copies_in(self.dataset, inventory.keys):
+                log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
             with closing(inventory):
                 if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):
                     pool.close()  # transforms of the user's own stay in this process

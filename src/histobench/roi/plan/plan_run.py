@@ -78,13 +78,15 @@ def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
                 f"{entry.name}: {found[0].message}; keep a patient or slide in one split "
                 "(histobench data check lists all)"
             )
-        more = f" (and {len(found) - 1} more: histobench data check)" if len(found) > 1 else ""
-        log.warning("%s: %s%s", entry.name, found[0].message, more)
+        for kind in dict.fromkeys(finding.kind for finding in found):  # one line each
+            alike = [finding for finding in found if finding.kind == kind]
+            more = f" (and {len(alike) - 1} more: histobench data check)" if len(alike) > 1 else ""
+            log.warning("%s: %s%s", entry.name, alike[0].message, more)
     return dataset
 
 
 #: What `data check` finds without opening an image, and nothing later in a run tells.
-_TOLD = ("groups", "group in two splits", "empty class")
+_TOLD = ("groups", "group in two splits", "empty class", "small test set")
 
 
 def run_plan(
