@@ -300,6 +300,27 @@ def test_a_module_and_a_callable_are_encoders(tmp_path: Path) -> None:
         hb.create_encoder(lambda images: images, device="cpu")
 
 
+def test_a_module_whose_transform_does_not_resize_needs_images_of_one_size(tmp_path: Path) -> None:
+    import histobench as hb
+
+    class Means(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.mean((2, 3))
+
+    def tensor(image: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
+
+    encoder = hb.create_encoder(Means().eval(), transform=tensor, device="cpu")
+    for number in range(8):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        _picture(100, 100 + number // 8).save(tmp_path / "ab"[number % 2] / f"{number}.png")
+    data = hb.load_dataset(tmp_path, split="0.5/0.5")
+    assert hb.extract(data, encoder).train.X.shape == (4, 3)  # not of 256 pixels, as a trial image might be
+    _picture(100, 90).save(tmp_path / "a" / "other.png")
+    with pytest.raises(HistobenchError, match="resize or crop to one size"):
+        hb.extract(hb.load_dataset(tmp_path, split="0.5/0.5"), encoder)
+
+
 def test_other_weights_of_an_object_are_another_identity() -> None:
     first = _timm().create_model("test_vit", num_classes=0)
     one, again = (hb.create_encoder(first, device="cpu").module.identity for _ in range(2))

@@ -81,7 +81,7 @@ class DeviceRunner:
         self._loading: tuple[Pool, Loader] | None = None
         self._locked = ExitStack()
         self.transforms, self._pixels = distinct([state.encoder.eval_transforms for state in states])
-        self.shapes = [shape_of(transform) for transform in self.transforms]
+        self.shapes = [shape_of(transform, sample) for transform in self.transforms]
         self.forwards = [
             self._ready(state, pixels, settings, count)
             for state, pixels, count in zip(states, self._pixels, images, strict=True)
@@ -214,8 +214,12 @@ def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int
     return chosen, positions
 
 
-def shape_of(transform: Transform) -> tuple[int, ...]:
-    """The shape of what a transform gives for one image."""
+def shape_of(transform: Transform, sample: Sequence[ImageRef] = ()) -> tuple[int, ...]:
+    """The shape of what a transform gives for an image of the sample, else for one of 256 x 256 pixels."""
     if isinstance(transform, TransformSpec):
         return transform.crop, transform.crop, 3
+    for ref in sample:
+        array = transformed(ref, transform)
+        if array is not None:
+            return tuple(array.shape)
     return tuple(np.asarray(transform(Image.new("RGB", (256, 256)))).shape)

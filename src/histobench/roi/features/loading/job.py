@@ -94,8 +94,8 @@ def _decoded(
         pixels = apply_transform(transform, image)
         if pixels.shape != row.shape:
             raise HistobenchError(
-                f"the encoder's transform gives {pixels.shape} for {ref.name}, but {row.shape} for others; "
-                "resize or crop to one size in it"
+                f"the encoder's transform gives shape {pixels.shape} for {ref.name} and {row.shape} for an "
+                "image of another size; resize or crop to one size in it"
             )
         row[...] = pixels
     return None
