@@ -14,7 +14,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
-    flag,
     folder_path,
     texts,
     whole_number,
@@ -121,7 +120,6 @@ def robustness(
     *,
     columns: str | Sequence[str] | None = None,
     k: int | None = None,
-    slow: bool = False,
     seed: int = 0,
     device: str | None = None,
     results: str | Path | None = None,
@@ -139,8 +137,6 @@ def robustness(
         Site columns to measure by (default: all of them).
     k : int, optional
         Neighbors of the robustness index (default: chosen from the data).
-    slow : bool, default False
-        Also compute the clustering score and the label-site schedule (APD, nIPD).
     seed : int, default 0
         Seed of everything random.
     device : str, optional
@@ -170,7 +166,6 @@ def robustness(
 
     options = RobustnessOptions(
         k=None if k is None else whole_number(k, "k", least=1),
-        slow=flag(slow, "slow"),
         seed=whole_number(seed, "seed", least=0),
         device=resolve_device(device),
     )

@@ -30,9 +30,6 @@ def robustness_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="./results", help="results folder (default: ./results)")
     parser.add_argument("--column", action="append", help="site column, or pair; repeatable (default: all)")
     parser.add_argument("--k", type=positive, help="neighbors of the robustness index (default: automatic)")
-    parser.add_argument(
-        "--slow", action="store_true", help="also measure clusters and the label-site schedule (APD, nIPD)"
-    )
     parser.add_argument("--seed", type=seed, default=0, help="seed of random changes (default: 0)")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every measure with all notes and reasons"
@@ -48,11 +45,6 @@ def robustness_flags(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--data", help="folder of class folders, CSV, TAR shards or public dataset")
     images.add_argument("--models", help="encoders, separated by commas")
     images.add_argument("--stress-images", type=positive, default=200, help="test images (default: 200)")
-    images.add_argument(
-        "--attack",
-        action="store_true",
-        help="with --stress: also attack the linear probe (PGD; slow without a GPU)",
-    )
     images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
     images.add_argument("--class2id_txt", help="class mapping file")
     images.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
@@ -68,13 +60,11 @@ def robustness_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench robustness features/ -o results
-      histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner --slow
+      histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner
       histobench robustness --stress --data tiles.csv --models uni_v1,virchow2 -o results
     """
     if args.stress:
         return _stress(args)
-    if args.attack:
-        raise HistobenchError("--attack needs --stress, --data and --models")
     if not args.features:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.api.site_robustness import measured
@@ -83,7 +73,7 @@ def robustness_command(args: argparse.Namespace) -> int:
     from histobench.roi.evaluation.robustness_task import RobustnessOptions
 
     console = open_terminal()
-    options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
+    options = RobustnessOptions(k=args.k, seed=args.seed, device=resolve_device(args.device))
     output, written = Path(args.output), 0
     with Busy("reading features"):
         encoders, unreadable = _encoders(args.features)
@@ -137,7 +127,6 @@ def _stress(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
         weights=args.weights,
-        attack=args.attack,
         progress=display(),
     )
     for report in reports:

@@ -34,9 +34,6 @@ MEASURES = (
     ("new_site_knn_worst", "KNN at a new site, worst", False),
     ("new_site_prototype_mean", "Prototypes at a new site, mean", False),
     ("new_site_prototype_worst", "Prototypes at a new site, worst", False),
-    ("clustering_score", "Clustering score", False),
-    ("apd", "APD", False),
-    ("nipd", "nIPD", False),
 )
 
 

@@ -1,4 +1,4 @@
-"""Probes, clusters, confounding and intervals against scikit-learn, croma and new searches."""
+"""Probes and intervals against scikit-learn, croma and new searches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness import confounding, indices
-from histobench.roi.robustness.clustering import clustering_score
-from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
+from histobench.roi.robustness import indices
 from histobench.roi.robustness.indices import (
     candidates_for,
     choose_k,
@@ -24,10 +22,8 @@ from histobench.roi.robustness.indices import (
     sums_without,
 )
 from histobench.roi.robustness.leaving_out import (
-    clustering_without,
     mean_without,
     measured,
-    schedule_without,
     units_of,
 )
 from histobench.roi.robustness.site_neighbours import find_neighbours
@@ -110,34 +106,6 @@ def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
         assert left == pytest.approx(alone.per_site)
 
 
-@pytest.mark.slow
-def test_clusters_follow_what_pulls_harder() -> None:
-    x, label, site, _ = _made(label_pull=4.0, site_pull=0.0, n=96)
-    assert clustering_score(x, label, site, runs=3, most_clusters=4).value > 0.3
-    x, label, site, _ = _made(label_pull=0.0, site_pull=4.0, n=96)
-    assert clustering_score(x, label, site, runs=3, most_clusters=4).value < -0.3
-
-
-def test_apd_and_nipd_equal_croma() -> None:
-    croma = pytest.importorskip("croma")
-    accuracies = np.random.default_rng(3).uniform(0.6, 0.9, (5, 7))
-    steps = np.linspace(0, 1, 5)
-    assert nipd(accuracies, steps, chance=0.5) == pytest.approx(croma.nipd(accuracies, steps, 0.5), abs=1e-12)
-    assert apd(accuracies) == pytest.approx(croma.apd(accuracies), abs=1e-12)
-
-
-@pytest.mark.slow
-def test_confounded_training_costs_accuracy_only_where_the_site_pulls() -> None:
-    x, label, site, group = _made(label_pull=0.6, site_pull=3.0, n=240)
-    pulled = confounding_schedule(x, label, site, group, repeats=2)
-    assert pulled.cramers_v[0] == 0
-    assert pulled.cramers_v[-1] == 1
-    assert nipd(pulled.accuracies, pulled.cramers_v, chance=0.5) < -0.1
-    x, label, site, group = _made(label_pull=3.0, site_pull=0.0, n=240)
-    free = confounding_schedule(x, label, site, group, repeats=2)
-    assert abs(nipd(free.accuracies, free.cramers_v, chance=0.5)) < 0.1
-
-
 def test_sets_that_cannot_be_measured_say_why() -> None:
     x, label, site, group = _made()
     with pytest.raises(HistobenchError, match="only one site"):
@@ -147,12 +115,6 @@ def test_sets_that_cannot_be_measured_say_why() -> None:
     nothing = refitted(lambda a, b, c: np.zeros(len(c), dtype=np.int64))
     with pytest.raises(HistobenchError, match="no site can be left out"):
         leave_one_site_out(x, site, site, group, group, nothing)
-    with pytest.raises(HistobenchError, match="share two sites"):
-        clustering_score(x, label, label)
-    with pytest.raises(HistobenchError, match=r"cannot be staged|smallest of the four"):
-        confounding_schedule(x, label, label, group)
-    with pytest.raises(HistobenchError, match="not above chance"):
-        nipd(np.full((3, 2), 0.4), np.array([0.0, 0.5, 1.0]), chance=0.5)
 
 
 @pytest.mark.sample(2)
@@ -250,76 +212,3 @@ def test_many_groups_are_left_out_in_blocks_of_equally_many() -> None:
     assert (units.count, units.groups) == (200, 1000)
     assert set(np.bincount(units.of_image)) == {5}
     assert (units.of_image == units_of(np.arange(1000), most=200).of_image).all()
-
-
-@pytest.mark.slow
-def test_the_clustering_score_without_a_group_is_that_of_the_other_images() -> None:
-    from sklearn.metrics import adjusted_rand_score
-
-    x, label, site, group = _made(label_pull=1.0, site_pull=1.0, n=96)
-    found = clustering_score(x, label, site, runs=3, most_clusters=4)
-    (combination,) = found.per_combination.values()
-    values = clustering_without(found, label, site, units_of(group))
-    for unit, value in enumerate(values):
-        kept = group != unit
-        judge = [
-            adjusted_rand_score(label[kept], clusters[kept]) - adjusted_rand_score(site[kept], clusters[kept])
-            for clusters in combination.clusters
-        ]
-        assert value == pytest.approx(np.mean(judge), abs=1e-12)
-
-
-@pytest.mark.slow
-def test_apd_and_nipd_without_a_group_are_those_of_the_other_test_images() -> None:
-    from functools import partial
-
-    from sklearn.metrics import balanced_accuracy_score
-
-    x, label, site, group = _made(label_pull=0.8, site_pull=1.5, n=240)
-    found = confounding_schedule(x, label, site, group, repeats=2)
-    area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-    units = units_of(group)
-    left = {value: schedule_without(found, label, site, units, value) for value in (apd, area)}
-    for unit in range(0, 48, 4):
-        columns = []
-        for each in found.tested:
-            kept = np.flatnonzero(group[each.rows] != unit)
-            truth, place = label[each.rows], site[each.rows]
-            if len(set(zip(truth[kept], place[kept], strict=True))) < 4:
-                continue
-            # Every image weighs so much that its class and site keep their share of the test images.
-            weights = [
-                ((truth == truth[k]) & (place == place[k])).sum()
-                / ((truth[kept] == truth[k]) & (place[kept] == place[k])).sum()
-                for k in kept
-            ]
-            guesses = [np.where(right, truth, 1 - truth)[kept] for right in each.right]
-            columns.append([balanced_accuracy_score(truth[kept], g, sample_weight=weights) for g in guesses])
-        for value, values in left.items():
-            assert values[unit] == pytest.approx(value(np.array(columns).T), abs=1e-12)
-
-
-def test_a_patient_with_both_classes_is_never_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, _, site, group = _made(n=480)
-    label = np.tile([0, 1], 240)  # every patient has both classes
-    seen = []
-    probe = confounding._best_probe
-
-    def watched(features, labels, train, val):  # type: ignore[no-untyped-def]
-        seen.append((set(group[train]), set(group[val])))
-        return probe(features, labels, train, val)
-
-    monkeypatch.setattr(confounding, "_best_probe", watched)
-    monkeypatch.setattr(confounding, "_PENALTIES", (1.0,))
-    found = confounding_schedule(x, label, site, group, repeats=2)
-    steps = len(found.cramers_v)
-    for k, (train, val) in enumerate(seen):
-        test = set(group[found.tested[k // steps].rows])
-        assert not train & test
-        assert not val & (train | test)
-    assert found.slides_per_cell == 12  # 48 patients in four cells
-
-
-def test_a_drop_from_nothing_is_no_drop() -> None:
-    with pytest.raises(HistobenchError, match="relative drop"):
-        apd(np.array([[0.0, 0.8], [0.4, 0.4]]))

@@ -69,7 +69,6 @@ def test_what_cannot_be_measured_says_why() -> None:
         assert "no class comes from two sites" in (result.pack.measures[name].reason or "")
     assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
     assert result.pack.measures["new_site_knn_mean"].value is None
-    assert "--slow" in (result.pack.measures["nipd"].reason or "")
     one_site = robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
     assert one_site.reason == "there is only one site; robustness compares sites"
     assert {(each.value, each.reason) for each in one_site.pack.measures.values()} == {
@@ -250,28 +249,6 @@ def test_features_without_sites_are_an_error_that_says_what_to_do(
     assert "--site-regex" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.slow
-def test_slow_measures_have_intervals_and_columns_or_say_why_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from histobench.roi.robustness import clustering, confounding
-
-    monkeypatch.setattr(clustering.clustering_score, "__kwdefaults__", {"runs": 2, "most_clusters": 3})
-    monkeypatch.setattr(confounding.confounding_schedule, "__kwdefaults__", {"repeats": 8, "pair": None})
-    monkeypatch.setattr(confounding, "_PENALTIES", (0.1, 10.0))
-    for encoder, pull in (("steady", 0.0), ("swayed", 4.0)):
-        save(made(encoder=encoder, site_pull=pull), tmp_path / "f" / f"{encoder}_train.pt")
-    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--slow"]
-    assert main(command) == 0
-    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
-    assert {pair.measure for pair in table.pairs} >= {"clustering_score", "apd", "nipd"}
-    for pack in table.packs:
-        for name in ("clustering_score", "apd", "nipd"):
-            found = pack.content["measures"][name]
-            assert found["low"] <= found["value"] <= found["high"]
-    assert robustness_grid(table).header[-3:] == ("clusters", "APD", "nIPD")
-
-
 def test_a_value_that_is_not_defined_without_a_group_has_no_interval() -> None:
     units, left = units_of(np.arange(30)), np.linspace(0.4, 0.6, 30)
     assert measured(0.5, left, units).low is not None
@@ -383,7 +360,7 @@ def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_no
 
 @pytest.mark.slow
 def test_crossed_pairs_of_many_sites_are_all_found() -> None:
-    from histobench.roi.robustness.clustering import crossed_pairs
+    from histobench.roi.robustness.pack import crossed_pairs
 
     draw = np.random.default_rng(0)
     labels, sites = draw.integers(0, 4, 20_000), draw.integers(0, 200, 20_000)

@@ -30,8 +30,6 @@ SHOWN = (
     ("new_site_linear_probe_mean", "new site", True),
     ("new_site_linear_probe_worst", "worst site", True),
 )
-#: What is added where the slow measures were asked for.
-_SLOW = (("clustering_score", "clusters", True), ("apd", "APD", True), ("nipd", "nIPD", True))
 #: The same for registered pairs.
 _SHOWN_OF_PAIRS = (
     ("pair_cosine", "cosine", True),
@@ -127,10 +125,7 @@ def robustness_grid(table: RobustnessTable) -> Grid:
 
 def shown_measures(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
     """Name, heading and whether more is better of the measures that a table shows."""
-    if table.column == PAIR_COLUMN:
-        return _SHOWN_OF_PAIRS
-    slow = any(pack.value(name) is not None for pack in table.packs for name, _, _ in _SLOW)
-    return (*SHOWN, *_SLOW) if slow else SHOWN
+    return _SHOWN_OF_PAIRS if table.column == PAIR_COLUMN else SHOWN
 
 
 def _pairs_note(content: dict[str, Any], intervals: str) -> str:

@@ -43,7 +43,6 @@ class RobustnessOptions:
     """How the pack is measured."""
 
     k: int | None = None
-    slow: bool = False
     seed: int = 0
     n_neighbors: int = 20
     max_iteration: int = 1000
@@ -219,7 +218,6 @@ def _by_place(
         tissue,
         protocols(len(classes), options, told),
         k=options.k,
-        slow=options.slow,
         at_many_sites={"linear_probe": _linear_probes_at_once(options, told)},
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])

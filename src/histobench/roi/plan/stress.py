@@ -22,10 +22,8 @@ from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.robustness.leaving_out import LEAST_GROUPS, METHOD, Measure
 from histobench.roi.robustness.perturbations import (
-    ATTACKS,
     STRESS,
     THUNDER,
-    Change,
     Encode,
     Perturbation,
     Pixels,
@@ -69,14 +67,12 @@ def run_stress(
     seed: int = 0,
     device: str | None = None,
     weights: str | None = None,
-    attack: bool = False,
     progress: Progress,
 ) -> list[StressReport]:
     """Stress every encoder on up to `images` test images; training features come from the usual cache.
 
     A linear probe (preset `uni`) is trained once on unchanged training images. Features are computed in
     float32 without the fast paths of the extraction, so that no other difference is between two features.
-    With `attack` the images are also moved against the probe; what cannot be attacked says so in its notes.
     """
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
@@ -102,17 +98,8 @@ def run_stress(
             features = stressed_features(counted, changes, _encode(encoder, device), seed=seed)
         finally:
             progress.end()
-        made: tuple[Change, ...] = tuple(changes)
-        told: tuple[str, ...] = ()
-        if attack:
-            try:
-                moved = _attacked(train, chosen, encoder, device, seed)
-                features, made = np.concatenate([features, moved]), (*made, *ATTACKS)
-            except HistobenchError as error:
-                told = (f"no attack: {error}",)
         predicted, notes = _predicted(train, features, len(dataset.classes), device)
-        notes = (*notes, *told)
-        reports.append(_report(dataset, name, chosen, made, features, predicted, notes, results, seed))
+        reports.append(_report(dataset, name, chosen, changes, features, predicted, notes, results, seed))
     return reports
 
 
@@ -203,30 +190,6 @@ def _encode(encoder: BasePatchEncoder, device: str) -> Encode:
     return encode
 
 
-def _attacked(
-    train: FeatureSet, images: Sequence[RoiImage], encoder: BasePatchEncoder, device: str, seed: int
-) -> NDArray[np.float32]:
-    """Features [attacks, n, d] of images moved against a linear probe of the training features."""
-    from histobench.roi.protocols.linear_probe import fitted_linear_probe
-    from histobench.roi.robustness.perturbations import attacked_features
-
-    present, probe = fitted_linear_probe(train.embeddings, train.labels, device=device)
-    column = {label: place for place, label in enumerate(present.tolist())}
-    labels = [column.get(image.label) for image in images]
-    if len(column) < 2 or None in labels:
-        raise HistobenchError("the probe has not seen every class of the test images in training")
-    return attacked_features(
-        list(_decoded(images)),
-        np.array(labels),
-        ATTACKS,
-        encoder,
-        probe.logits,
-        transform=lambda pixels: _prepared(encoder, pixels),
-        device=device,
-        seed=seed,
-    )
-
-
 def _predicted(
     train: FeatureSet, features: NDArray[np.float32], n_classes: int, device: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -243,7 +206,7 @@ def _report(
     dataset: RoiDataset,
     encoder: str,
     images: Sequence[RoiImage],
-    changes: Sequence[Change],
+    changes: Sequence[Perturbation],
     features: NDArray[np.float32],
     predicted: NDArray[np.int64],
     notes: tuple[str, ...],

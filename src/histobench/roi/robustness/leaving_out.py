@@ -8,19 +8,13 @@ blocks of equally many, drawn at random with a fixed seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.left_out import auroc_left_out
-from histobench.roi.robustness.clustering import Clustered, ClusteringScore
-from histobench.roi.robustness.confounding import Schedule, Tested
 from histobench.roi.robustness.site_neighbours import Floats, Ints
 from histobench.roi.robustness.site_probes import SiteProbe, mean_of_known
 from histobench.statistics.jackknife import (
@@ -38,8 +32,8 @@ MOST_UNITS = 200
 METHOD = "wilson-t over groups"
 #: Fewer groups than this give no interval.
 LEAST_GROUPS = 5
-#: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1]; a ratio has no bounds.
-Range = Literal["share", "contrast", "ratio"]
+#: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1].
+Range = Literal["share", "contrast"]
 _SEED = 0
 
 
@@ -89,7 +83,7 @@ def measured(value: float, left_out: Floats, units: Units, *, within: Range = "s
     if undefined:
         which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
         return Measure(value, reason=f"no interval: the value is not defined without {which}")
-    scale = {"share": UNIT_RANGE, "contrast": CORRELATION_RANGE, "ratio": (-np.inf, np.inf)}[within]
+    scale = {"share": UNIT_RANGE, "contrast": CORRELATION_RANGE}[within]
     sizes = units.sizes.astype(np.float64)
     low, high = bounds(columns_of(("measure",), np.array([value]), left_out[:, None], sizes, within), scale)
     if not (np.isfinite(low[0]) and np.isfinite(high[0])):
@@ -102,7 +96,7 @@ def columns_of(
 ) -> LeaveOneOut:
     """Values [m] of a measure, with each unit left out [units, m], from groups with `sizes` images."""
     images = float(sizes.sum())
-    moved = {"share": 1.0, "contrast": 2.0, "ratio": 0.0}[within] * bunch(sizes) / images
+    moved = {"share": 1.0, "contrast": 2.0}[within] * bunch(sizes) / images
     return LeaveOneOut(names, values, left_out, np.array([[-moved]]), images, freedom_of_sizes(sizes))
 
 
@@ -139,90 +133,3 @@ def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:
         areas.append(each.mean(axis=0))
     left = mean_of_known(np.array(areas))
     return np.clip(left.mean() + np.sqrt(folds / (folds - 1)) * (left - left.mean()), 0.0, 1.0)
-
-
-def clustering_without(found: ClusteringScore, labels: Ints, sites: Ints, units: Units) -> Floats:
-    """The clustering score without each unit: the clusters are kept, the unit's images do not count.
-
-    A combination that has lost a label or site is left out.
-    """
-    weights = _counts(units)
-
-    def part(each: Clustered) -> Floats:
-        owner, inside = np.unique(units.of_image[each.rows], return_inverse=True)
-        # Which of the two labels and of the two sites an image has, as one of four cells.
-        kinds = [np.unique(names[each.rows], return_inverse=True)[1] for names in (labels, sites)]
-        cell = 2 * kinds[0] + kinds[1]
-        scores = []
-        for clusters in each.clusters:
-            most = int(clusters.max()) + 1
-            counts = np.zeros((len(owner), most * 4))
-            np.add.at(counts, (inside, clusters * 4 + cell), 1)
-            left = (weights[:, owner] @ counts).reshape(units.count, most, 2, 2)
-            by_label, by_site = left.sum(axis=3), left.sum(axis=2)
-            scores.append(_rand_index(by_label) - _rand_index(by_site))
-        result: Floats = np.mean(scores, axis=0)
-        return result
-
-    return mean_of_known(np.array([part(each) for each in found.per_combination.values()]))
-
-
-def _rand_index(table: Floats) -> Floats:
-    """Adjusted Rand index [units] of clusters and two kinds, from counts [units, clusters, 2].
-
-    NaN where one of the kinds is missing.
-    """
-    together = _choose_two(table).sum(axis=(1, 2))
-    clusters, kinds = (table.sum(axis=axis) for axis in (2, 1))
-    alike = _choose_two(clusters).sum(axis=1), _choose_two(kinds).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        expected = alike[0] * alike[1] / _choose_two(kinds.sum(axis=1))
-        index: Floats = (together - expected) / ((alike[0] + alike[1]) / 2 - expected)
-    index[(kinds == 0).any(axis=1)] = np.nan
-    return index
-
-
-def _choose_two(counts: Floats) -> Floats:
-    return counts * (counts - 1) / 2
-
-
-def schedule_without(
-    found: Schedule, labels: Ints, sites: Ints, units: Units, value: Callable[[Floats], float]
-) -> Floats:
-    """`value` of the accuracies [steps, repeats] without each unit; NaN where it is not defined.
-
-    The probes are kept. Each class at each site keeps its share of the test images, which is balanced by
-    design and not by chance; a repeat that has lost such a cell is left out.
-    """
-    weights = _counts(units)
-
-    def accuracies(each: Tested) -> Floats:
-        owner, inside = np.unique(units.of_image[each.rows], return_inverse=True)
-        times = weights[:, owner]
-        shares = []
-        for label, site in product(found.labels, found.sites):
-            class_, here = labels[each.rows] == label, sites[each.rows] == site
-            here &= class_
-            count = np.bincount(inside[here], minlength=len(owner))
-            right = np.stack(
-                [np.bincount(inside[here], weights=row[here], minlength=len(owner)) for row in each.right]
-            )
-            with np.errstate(invalid="ignore"):
-                cell = (times @ right.T) / (times @ count)[:, None]
-            shares.append(cell * here.sum() / class_.sum())
-        result: Floats = np.sum(shares, axis=0) / len(found.labels)
-        return result  # [units, steps]
-
-    left = np.stack([accuracies(each) for each in found.tested], axis=2)
-    values = np.full(units.count, np.nan)
-    for row, one in enumerate(left):
-        known = np.isfinite(one).all(axis=0)
-        if known.any():
-            with suppress(HistobenchError):
-                values[row] = value(one[:, known])
-    return values
-
-
-def _counts(units: Units) -> NDArray[np.int64]:
-    """How often each unit counts [units, units] where each in turn is left out."""
-    return 1 - np.eye(units.count, dtype=np.int64)

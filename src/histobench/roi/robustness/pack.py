@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from threadpoolctl import threadpool_limits
 
 from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.clustering import clustering_score, crossed_pairs
-from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
     Evidence,
@@ -38,9 +37,7 @@ from histobench.roi.robustness.leaving_out import (
     NothingToCompareError,
     Range,
     Units,
-    clustering_without,
     measured,
-    schedule_without,
     site_probe_without,
     units_of,
 )
@@ -66,7 +63,6 @@ _REFITS, _REFITS_OF_MANY, _MANY = 60, 20, 5000
 _SMALL = 2**22  # numbers
 #: With more sites than this they are not trained anew: a group is then a small part of every training set.
 _MOST_REFITTED_SITES = 20
-_SLOW = "left out because it is slow; `histobench robustness --slow` computes it from the same features"
 
 
 @dataclass(frozen=True)
@@ -107,16 +103,14 @@ def measure_robustness(
     protocols: Mapping[str, FitWithout],
     *,
     k: int | None = None,
-    slow: bool = False,
     at_many_sites: Mapping[str, FitSites] | None = None,
 ) -> Pack:
     """The pack of features [n, d]; `protocols` are used for leaving one site out.
 
     Protocols that are in `at_many_sites` do that for all sites at once where there are many.
 
-    Without `k` it is the one whose majority vote has the best balanced accuracy. With `slow` clusters and the
-    label-site schedule are measured as well. What is left out for the intervals depends on the groups alone,
-    so two encoders on the same images are paired.
+    Without `k` it is the one whose majority vote has the best balanced accuracy. What is left out for
+    the intervals depends on the groups alone, so two encoders on the same images are paired.
 
     Raises
     ------
@@ -140,12 +134,6 @@ def measure_robustness(
         work.probe()
         for name, protocol in protocols.items():
             work.new_site(name, protocol, (at_many_sites or {}).get(name))
-        if slow:
-            work.clusters()
-            work.schedule()
-        else:
-            left_out = Measure(None, reason=_SLOW)
-            work.measures |= dict.fromkeys(("clustering_score", "apd", "nipd"), left_out)
     return Pack(work.measures, work.details)
 
 
@@ -344,34 +332,18 @@ class PackWork:
             left_out = [t.site_names[s] for s in np.unique(t.sites) if int(s) not in found.per_site]
             self.details.setdefault("new_site", {})[name] = {"per_site": per_site, "left_out": left_out}
 
-    def clusters(self) -> None:
-        """Whether clusters follow class or site."""
-        t = self.tissue
-        with self.attempt("clustering_score"):
-            found = clustering_score(self.features, t.labels, t.sites)
-            left = clustering_without(found, t.labels, t.sites, self.units)
-            self.add("clustering_score", found.value, left, within="contrast")
-            self.details["clustering_combinations"] = len(found.per_combination)
 
-    def schedule(self) -> None:
-        """APD and nIPD of the label-site schedule."""
-        t = self.tissue
-        with self.attempt("apd", "nipd"):
-            found = confounding_schedule(self.features, t.labels, t.sites, t.groups)
-            self.details["schedule"] = {
-                "classes": [t.classes[label] for label in found.labels],
-                "sites": [t.site_names[site] for site in found.sites],
-                "slides_per_cell": found.slides_per_cell,
-                "cramers_v": found.cramers_v.tolist(),
-                "balanced_accuracy": found.accuracies.mean(axis=1).tolist(),
-                "sd_over_repeats": found.accuracies.std(axis=1).tolist(),
-            }
-            area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-            drops: dict[str, Callable[[Floats], float]] = {"apd": apd, "nipd": area}
-            for name, value in drops.items():
-                with self.attempt(name):
-                    left = schedule_without(found, t.labels, t.sites, self.units, value)
-                    self.add(name, value(found.accuracies), left, within="ratio")
+def crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Every two labels that share two sites, with each two of these sites."""
+    classes, class_of = np.unique(labels, return_inverse=True)
+    places, place_of = np.unique(sites, return_inverse=True)
+    shown = np.zeros((len(classes), len(places)), dtype=bool)
+    shown[class_of, place_of] = True
+    return [
+        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
+        for first, second in combinations(range(len(classes)), 2)
+        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
+    ]
 
 
 def possible_neighbours(

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter
-from torch import Tensor
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.leaving_out import Measure, mean_without, measured, units_of
 from histobench.roi.robustness.site_neighbours import Floats, Ints
 
@@ -289,7 +286,7 @@ def stressed_features(
 
 def stress_measures(
     features: NDArray[np.float32],
-    changes: Sequence[Change],
+    changes: Sequence[Perturbation],
     labels: Ints,
     groups: Ints,
     predicted: Ints,
@@ -331,95 +328,3 @@ def generator_of(seed: int, change: str, name: str) -> np.random.Generator:
     """The random numbers of one change of one image."""
     digest = hashlib.sha256(f"{seed}\0{change}\0{name}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
-
-
-# An adversary who knows the encoder and the linear probe: projected gradient descent on the image.
-
-#: Class scores [b, c] of preprocessed images [b, 3, h, w], differentiable.
-Score = Callable[[Tensor], Tensor]
-_AT_ONCE = 8
-
-
-@dataclass(frozen=True)
-class Attack:
-    """How far a pixel may move (`epsilon`) and moves in one step, as shares of the range of its channel."""
-
-    strength: int
-    epsilon: float
-    step: float
-    steps: int = 5
-    family: str = "attack"
-
-    @property
-    def name(self) -> str:
-        """As other changes are called: family and strength."""
-        return f"{self.family}_{self.strength}"
-
-
-Change = Perturbation | Attack
-#: The middle one is THUNDER's.
-ATTACKS = (Attack(1, 0.75e-3, 0.5e-3), Attack(2, 1.5e-3, 1e-3), Attack(3, 3e-3, 2e-3))
-
-
-def attacked(images: Tensor, labels: Tensor, score: Score, attack: Attack, *, noise: Tensor) -> Tensor:
-    """The images [b, 3, h, w] moved so that the score of their label [b] falls.
-
-    `noise` [b, 3, h, w] between -1 and 1 is the random start, in units of the allowed change.
-    """
-    low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
-    most, step = attack.epsilon * (high - low), attack.step * (high - low)
-    moved = (images + noise * most).clamp(low, high)
-    for _ in range(attack.steps):
-        moved.requires_grad_(True)
-        with torch.enable_grad():
-            loss = torch.nn.functional.cross_entropy(score(moved), labels, reduction="sum")
-        if not loss.requires_grad:
-            raise HistobenchError("the encoder does not pass gradients and cannot be attacked")
-        (slope,) = torch.autograd.grad(loss, moved)
-        moved = moved.detach() + step * slope.sign()
-        moved = moved.clamp(images - most, images + most).clamp(low, high)
-    return moved
-
-
-def attacked_features(
-    images: Sequence[tuple[str, Pixels]],
-    labels: NDArray[np.int64],
-    attacks: Sequence[Attack],
-    encoder: torch.nn.Module,
-    logits: Callable[[Tensor], Tensor],
-    *,
-    transform: Callable[[Pixels], Tensor],
-    device: str,
-    seed: int,
-) -> NDArray[np.float32]:
-    """Features [attacks, n, d] of decoded images after each attack on `logits` [b, c] of the features.
-
-    `labels` [n] are columns of the logits. The random start depends on the seed, the attack and the image's
-    name: not on other images.
-    """
-    for parameter in encoder.parameters():
-        parameter.requires_grad_(False)
-    parts = []
-    for start in range(0, len(images), _AT_ONCE):
-        chosen = images[start : start + _AT_ONCE]
-        batch = torch.stack([transform(pixels) for _, pixels in chosen]).float().to(device)
-        truth = torch.from_numpy(labels[start : start + _AT_ONCE]).to(device)
-        features = []
-        for attack in attacks:
-            noise = np.stack(
-                [
-                    generator_of(seed, attack.name, name).uniform(-1, 1, tuple(batch.shape[1:]))
-                    for name, _ in chosen
-                ]
-            )
-            moved = attacked(
-                batch,
-                truth,
-                lambda x: logits(encoder(x)),
-                attack,
-                noise=torch.from_numpy(noise.astype(np.float32)).to(device),
-            )
-            with torch.no_grad():
-                features.append(encoder(moved).float().cpu().numpy())
-        parts.append(np.stack(features))
-    return np.concatenate(parts, axis=1)
