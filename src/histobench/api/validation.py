@@ -14,17 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError, is_writable
+from histobench.core.parameters import InvalidParameterError
 from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.task_catalogue import TARGETS, a_target
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
 
-_LARGEST = float(np.finfo(np.float32).max)
 #: Lengths are divided by, unless they are below 1e-12.
 _SMALLEST = 1e-10
-_LABELS = "class ids (0, 1, 2, ...) or names"
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> 
             shape = f"[{len(rows)}]" if len(target.names) == 1 else f"[{len(rows)}, {len(target.names)}]"
             raise InvalidParameterError(
                 f"{part.labels_name}: {a_target(kind)} needs numbers {shape} ({', '.join(target.names)}), "
-                f"found {_described(part.labels, values)}"
+                f"found {values.dtype} {values.shape}"
             )
         try:
             read = [target.row([repr(float(value)) for value in row]) for row in values]
@@ -139,42 +137,26 @@ def _label_names(given: list[Given]) -> tuple[str, ...]:
 
 
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:
-    """Numbers [n, d] in float32, all finite; at least one row and one column."""
-    array = as_array(value, name)
-    if array.dtype.kind == "O" and array.ndim == 2:
-        array = _numbers(array)
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
-        raise InvalidParameterError(
-            f"{name}: expected numbers of shape [images, dimension], found {_described(value, array)}"
-        )
-    check_range(array, name)
-    rows = np.require(array, np.float32, ["C", "W"])  # PyTorch warns of what cannot be written to
-    wrong = ~np.isfinite(rows).all(axis=1)
-    if wrong.any():
-        raise InvalidParameterError(f"{name}: {int(wrong.sum())} rows have NaN or infinite features")
-    return rows
+    """Return numbers [n, d] in float32, all finite; at least one row and one column."""
+    from sklearn.utils import check_array
+
+    try:
+        with np.errstate(over="ignore"):  # what becomes infinite is refused
+            rows = check_array(_on_cpu(value), dtype=np.float32, input_name=name)
+    except (ValueError, TypeError) as error:
+        raise InvalidParameterError(f"{name}: {str(error).splitlines()[0]}") from None
+    return np.require(rows, np.float32, ["C", "W"])  # PyTorch warns of what cannot be written to
 
 
 def check_range(array: NDArray[Any], name: str) -> None:
-    """Refuse finite numbers [n, d] that float32 cannot hold, which is what features are kept in."""
-    if array.dtype.kind != "f" or array.dtype.itemsize <= 4 or _largest(array) <= _LARGEST:
-        return
-    beyond = np.isfinite(array) & (np.abs(array) > _LARGEST)
-    if beyond.any():
-        raise InvalidParameterError(
-            f"{name}: {int(beyond.any(axis=1).sum())} rows have values beyond the range of float32 (up to "
-            f"{np.abs(array[beyond]).max():.3g}); scale the features first"
-        )
-
-
-def _largest(array: NDArray[Any]) -> float:
-    """The largest size of a value, without a copy of the array; NaN where one is."""
-    return max(float(array.max()), -float(array.min()))
+    """Refuse finite numbers [n, d] that float32 cannot hold."""
+    if np.abs(array).max() > np.finfo(np.float32).max:
+        raise InvalidParameterError(f"{name}: values beyond the range of float32; scale the features first")
 
 
 def check_scale(array: NDArray[Any], name: str) -> None:
     """Refuse training features [n, d] that are so small that their lengths count as none."""
-    largest = _largest(array)
+    largest = float(np.abs(array).max())
     if 0 < largest < _SMALLEST:
         raise InvalidParameterError(
             f"{name}: no value is larger than {largest:.3g}, which counts as zero; scale the features first"
@@ -182,81 +164,60 @@ def check_scale(array: NDArray[Any], name: str) -> None:
 
 
 def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
-    """Labels [count] as int64 or texts; whole floats are whole numbers, anything missing is refused."""
-    array = as_array(value, name, as_given=True)
-    # Perhaps a list of tensors with one number each.
-    if array.dtype.kind == "O" and isinstance(value, list | tuple):
-        for place, item in np.ndenumerate(array):
-            array[place] = _single(item)
-    if array.shape != (count,):
-        raise InvalidParameterError(f"{name}: expected {count} labels, found shape {array.shape}")
-    if array.dtype.kind in "OfTU":
-        missing = sum(is_missing(item) for item in array.tolist())
-        if missing:
-            raise InvalidParameterError(f"{name}: {missing} of {count} labels are missing")
-    if array.dtype.kind in "OT":
-        texts = [isinstance(item, str) for item in array.tolist()]
-        if any(texts) and not all(texts):
-            raise InvalidParameterError(
-                f"{name}: some labels are texts and some are not; make all of them texts"
-            )
-        other = next((item for item in array.tolist() if not isinstance(item, str | Real)), None)
-        if other is not None:
-            raise InvalidParameterError(f"{name}: expected {_LABELS}, found {type(other).__name__}")
-        array = np.asarray(array.tolist(), dtype=str if all(texts) else None)
-    if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)) and np.abs(array).max() < 2**53:
-        array = array.astype(np.int64)
-    if array.dtype.kind in "iu" and int(array.max()) < 2**63:
-        return array.astype(np.int64)
-    if array.dtype.kind in "Ub":
-        return _checked_texts(array.astype(str), name)
-    raise InvalidParameterError(f"{name}: expected {_LABELS}, found {_some(array)}")
+    """Return labels [count] as int64 or texts; whole floats count as whole numbers."""
+    items = _one_per_image(value, name, count)
+    if all(isinstance(item, str | bool) for item in items):
+        return np.array([str(item) for item in items])
+    whole = [isinstance(item, Real) and -(2**63) <= item < 2**63 and item == int(item) for item in items]
+    if all(whole):
+        return np.array([int(item) for item in items], dtype=np.int64)
+    raise InvalidParameterError(
+        f"{name}: expected class ids (0, 1, 2, ...) or names, found {items[whole.index(False)]!r} and others"
+    )
 
 
 def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
-    """The patient or slide of each of `count` images, as texts."""
-    array = as_array(value, name, as_given=True)
-    if array.shape != (count,) or array.dtype.kind not in "OUTiufb":
-        of = "test image" if name == "groups" else "image"
+    """Return the patient or slide of each of `count` images, as texts."""
+    return tuple(str(item) for item in _one_per_image(value, name, count))
+
+
+def _one_per_image(value: Any, name: str, count: int) -> list[Any]:
+    """Return a list or column of `count` plain values, none of them missing."""
+    value = _on_cpu(value)
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(items, str | bytes | Mapping) or not np.iterable(items):
         raise InvalidParameterError(
-            f"{name}: expected {count} names, one for each {of}, found {_described(value, array)}"
+            f"{name}: expected {count} values, one per image, found {type(value).__name__}"
         )
-    items = array.tolist()
+    items = list(items)
+    if len(items) != count:
+        raise InvalidParameterError(
+            f"{name}: expected {count} values, one for each image, found {len(items)}"
+        )
+    items = [item.item() if getattr(item, "ndim", None) == 0 else item for item in items]
+    if any(isinstance(item, list | tuple) or getattr(item, "ndim", 0) for item in items):
+        raise InvalidParameterError(
+            f"{name}: expected one value for each image, found shape {np.shape(value)}"
+        )
     missing = sum(is_missing(item) for item in items)
     if missing:
         raise InvalidParameterError(f"{name}: {missing} of {count} are missing")
-    return tuple(_checked_texts(np.array([str(item) for item in items]), name).tolist())
+    return items
 
 
-def _checked_texts(texts: NDArray[np.str_], name: str) -> NDArray[np.str_]:
-    for item in np.unique(texts).tolist():
-        if not is_writable(item):
-            raise InvalidParameterError(f"{name}: {item!r} cannot be encoded as UTF-8")
-    return texts
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """Return an array of anything array-like, also of a tensor on any device."""
+    try:
+        return np.asarray(_on_cpu(value))
+    except (ValueError, TypeError) as error:
+        raise InvalidParameterError(f"{name}: cannot be read as an array: {error}") from None
 
 
-def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
-    """As an array, without what NumPy would do in silence; `as_given` keeps 1 and None in a list of texts."""
-    if hasattr(value, "toarray"):
-        raise InvalidParameterError(f"{name}: sparse matrices are not accepted; give {name}.toarray()")
+def _on_cpu(value: Any) -> Any:
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor, wherever it is
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise InvalidParameterError(f"{name}: {int(np.ma.getmaskarray(value).sum())} values are masked")
-    try:
-        return np.asarray(value, dtype=object if as_given and isinstance(value, list | tuple) else None)
-    except (ValueError, TypeError, RuntimeError) as error:
-        reason = "its rows have different lengths" if _is_ragged(value) else " ".join(str(error).split())
-        raise InvalidParameterError(f"{name}: cannot be read as an array: {reason}") from None
-
-
-def _is_ragged(value: Any) -> bool:
-    """Whether a list holds rows of different lengths, or rows and single values."""
-    if not isinstance(value, list | tuple):
-        return False
-    lengths = {len(row) if isinstance(row, list | tuple | np.ndarray) else -1 for row in value}
-    return len(lengths) > 1 or any(map(_is_ragged, value))
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    return value.filled(np.nan) if isinstance(value, np.ma.MaskedArray) else value
 
 
 def _features_of(part: Given) -> NDArray[np.float32]:
@@ -388,11 +349,6 @@ def _name(classes: tuple[str, ...], label: int) -> str:
     return repr(classes[label]) if label < len(classes) else str(label)
 
 
-def _single(item: Any) -> Any:
-    """The number in an array or tensor of no dimensions; anything else as it is."""
-    return item.item() if getattr(item, "ndim", None) == 0 and hasattr(item, "item") else item
-
-
 def is_missing(item: Any) -> bool:
     """None, NaN, an empty text, or what pandas puts where nothing is."""
     return (
@@ -401,25 +357,3 @@ def is_missing(item: Any) -> bool:
         or type(item).__name__ in ("NAType", "NaTType")
         or (isinstance(item, float) and item != item)
     )
-
-
-def _numbers(array: NDArray[Any]) -> NDArray[Any]:
-    """Objects [n, d] that are all numbers, or missing, as numbers; others as they are."""
-    plain = [np.nan if is_missing(item) else item for item in array.flat]
-    if all(isinstance(item, Real) and not isinstance(item, bool) for item in plain):
-        return np.array(plain, np.float64).reshape(array.shape)
-    return array
-
-
-def _described(value: Any, array: NDArray[Any]) -> str:
-    if value is None or array.ndim == 0:
-        return type(value).__name__
-    return f"{array.dtype} {array.shape}"
-
-
-def _some(array: NDArray[Any]) -> str:
-    """The first value that is no whole number, or else the kind of an array."""
-    if array.dtype.kind == "f":
-        wrong = array[~(np.isfinite(array) & (array == np.trunc(array)))]
-        return str((wrong if len(wrong) else array)[0])
-    return str(array.dtype)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def data_flags(parser: argparse.ArgumentParser) -> None:
     """The user's own data (check, split), the demo set, and public datasets by name."""
-    names = "{check,split,demo,list,show,get,pin,remove}"
+    names = "{check,split,demo,list,show,get,remove}"
     jobs = parser.add_subparsers(dest="job", required=True, metavar=names)
     check = jobs.add_parser("check", help="find missing files, broken images, wrong labels, leaks")
     _add_source(check)
@@ -75,7 +75,7 @@ def data_command(args: argparse.Namespace) -> int:
       histobench data demo demo-tiles
     """
     jobs = {"check": _check, "split": _split, "demo": _demo, "list": _list, "ls": _list, "show": _show}
-    jobs |= {"get": _get, "pin": _pin, "remove": _remove}
+    jobs |= {"get": _get, "remove": _remove}
     return jobs[args.job](args)
 
 
@@ -109,15 +109,14 @@ def _add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="accept a file with this checksum (md5 or sha256) instead of the published one; repeatable; "
         "recorded with the dataset and its results",
     )
-    pin = jobs.add_parser("pin", help="ask the host for sizes and checksums, without downloading")
     remove = jobs.add_parser("remove", help="delete a downloaded dataset")
-    for job in (show, get, pin, remove):
+    for job in (show, get, remove):
         job.add_argument(
             "name", help="name of the dataset (histobench data list); get also accepts a split: bach@eva"
         )
 
 
-# Public datasets by name: the jobs `data list`, `show`, `get`, `pin` and `remove`.
+# Public datasets by name.
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -228,15 +227,6 @@ def _get(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pin(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.dataset_entry import find
-    from histobench.roi.registry.pin import as_yaml, pinned
-
-    entry, _ = find(args.name)
-    say(as_yaml(entry, pinned(entry)), end="")
-    return 0
-
-
 def _remove(args: argparse.Namespace) -> int:
     from histobench.roi.registry.install import remove
 
@@ -245,7 +235,7 @@ def _remove(args: argparse.Namespace) -> int:
     return 0
 
 
-# The user's own data: the jobs `data check`, `split` and `demo`.
+# The user's own data.
 
 #: What it means that there are no findings of a kind.
 _PASSED = {

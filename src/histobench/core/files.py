@@ -1,8 +1,4 @@
-"""The one door for files that somebody names: plain ones of a bounded size, or an error that says what it is.
-
-A pipe keeps whoever opens it waiting for ever, `/dev/zero` has no end, and a folder is no text. Each of them
-is an `OSError` here, so that every message about a file that cannot be read tells of them in the same words.
-"""
+"""Read and write files: regular ones of a bounded size, written whole or not at all, on shared disks too."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.plain_data import parse_json
@@ -33,134 +29,52 @@ NOTED = 256 << 20
 #: Lists of images, tasks, episodes and predictions, which are held in memory as a whole.
 LISTED = 4 << 30
 
-#: What a gzip file may unpack to: text becomes ten or twenty times as long, hardly ever a hundred times.
-_UNPACKED, _UNPACKED_AT_LEAST, _UNPACKED_TIMES = 2 << 30, 64 << 20, 100
-
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
 
 class NotPlainError(OSError):
-    """There is something at the path, but no regular file, or one that is far too large."""
+    """There is something at the path, but not a regular file, or one that is far too large."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def check_plain(path: str | Path, *, limit: int | None = None) -> Path:
-    """The path, if a plain file of at most `limit` bytes is there: for libraries that open it themselves."""
+    """Return the path if a regular file of at most `limit` bytes is there."""
     found = os.stat(path)
-    _refuse_others(found, path)
-    if limit is not None:
-        _refuse_larger(found.st_size, path, limit)
+    if stat.S_ISDIR(found.st_mode):
+        raise NotPlainError(errno.EISDIR, "it is a folder, not a plain file; name a file in it", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        advice = "it is not a plain file; save its content to a file, and name that"
+        raise NotPlainError(errno.EINVAL, advice, str(path))
+    if limit is not None and found.st_size > limit:
+        too_large = f"file too large: {found.st_size:,} bytes (limit {limit:,})"
+        raise NotPlainError(errno.EFBIG, too_large, str(path))
     return Path(path)
 
 
 def plain_descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file, as `opener` of `open`: it never waits for somebody at the other end."""
-    # A device may act on being opened; a pipe that takes the file's place meanwhile does not make us wait.
-    _refuse_others(os.stat(path), path)
-    return _opened(path, flags)[0]
-
-
-def _opened(path: str | Path, flags: int) -> tuple[int, os.stat_result]:
-    # Without the last, Windows changes line ends.
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        found = os.fstat(descriptor)
-        _refuse_others(found, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, found
+    """Return a descriptor of a regular file, as `opener` of `open`."""
+    return os.open(check_plain(path), flags)
 
 
 def open_plain(path: str | Path) -> io.BufferedReader:
-    """A regular file, opened for reading bytes."""
-    return open(path, "rb", opener=plain_descriptor)
+    """Open a regular file for reading bytes."""
+    return check_plain(path).open("rb")
 
 
-class _Unpacked(io.RawIOBase):
-    """The content of a gzip file, up to a bound: a few bytes of it can stand for gigabytes."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = path
-        self._packed = open_plain(path)
-        self._content = gzip.GzipFile(fileobj=self._packed)
-        self._read = 0
-        size = os.fstat(self._packed.fileno()).st_size
-        self._limit = min(_UNPACKED, _UNPACKED_AT_LEAST + _UNPACKED_TIMES * size)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._content.read(len(buffer))
-        buffer[: len(data)] = data
-        self._read += len(data)
-        if self._read > self._limit:
-            raise NotPlainError(
-                errno.EFBIG,
-                f"it unpacks to more than {self._limit:,} bytes; it is not a valid file of its kind",
-                str(self._path),
-            )
-        return len(data)
-
-    def close(self) -> None:
-        self._packed.close()
-        super().close()
-
-
-def open_unpacked(path: str | Path) -> io.BufferedReader:
-    """As `open_plain`; what is in a file whose name ends with `.gz` comes unpacked."""
-    return io.BufferedReader(_Unpacked(path), 1 << 20) if str(path).endswith(".gz") else open_plain(path)
+def open_unpacked(path: str | Path) -> IO[bytes]:
+    """Open as `open_plain`; a file whose name ends with `.gz` is unpacked."""
+    check_plain(path)
+    return cast(IO[bytes], gzip.open(path)) if str(path).endswith(".gz") else open_plain(path)
 
 
 def read_plain(path: str | Path, *, limit: int = LISTED) -> bytes:
-    """The content of a regular file of at most `limit` bytes."""
-    _refuse_others(os.stat(path), path)
-    return read_own(path, limit=limit)
-
-
-def read_own(path: str | Path, *, limit: int = LISTED) -> bytes:
-    """The same of a file that no user has named, so that there is no device; such are read by the 100,000."""
-    descriptor, found = _opened(path, os.O_RDONLY)
-    try:
-        size = found.st_size
-        _refuse_larger(size, path, limit)
-        # No more memory than the file needs: `read` sets aside whatever it is asked for. A file may have
-        # grown meanwhile, and those of `/proc` do not say how large they are.
-        content = os.read(descriptor, size + 1)
-        while len(content) != size and len(content) <= limit and (more := os.read(descriptor, 1 << 20)):
-            content += more
-    finally:
-        os.close(descriptor)
-    _refuse_larger(len(content), path, limit)
-    return content
+    """Return the content of a regular file of at most `limit` bytes."""
+    return check_plain(path, limit=limit).read_bytes()
 
 
 def read_plain_text(path: str | Path, *, limit: int = LISTED, encoding: str = "utf-8") -> str:
-    """The same as text; as `Path.read_text` does, every line ends with a line feed."""
-    return io.StringIO(read_plain(path, limit=limit).decode(encoding), newline=None).read()
-
-
-def _refuse_others(found: os.stat_result, path: str | Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        name = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        is_folder = stat.S_ISDIR(found.st_mode)
-        advice = "name a file in it" if is_folder else "save what it gives to a file, and name that"
-        number = errno.EISDIR if is_folder else errno.EINVAL
-        raise NotPlainError(number, f"it is {name}, not a plain file; {advice}", str(path))
-
-
-def _refuse_larger(size: int, path: str | Path, limit: int) -> None:
-    if size > limit:
-        raise NotPlainError(errno.EFBIG, f"file too large: {size:,} bytes (limit {limit:,})", str(path))
+    """Return the content as text; as `Path.read_text` does, every line ends with a line feed."""
+    return check_plain(path, limit=limit).read_text(encoding=encoding)
 
 
 def is_no_folder(path: Path) -> bool:
@@ -378,7 +292,7 @@ def await_file(path: str | Path) -> None:
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file; an OSError that is left is not one that passed by itself."""
-    return patiently(lambda: read_own(path))
+    return patiently(lambda: Path(path).read_bytes())
 
 
 def read_note(path: str | Path) -> dict[str, Any] | None:
@@ -387,7 +301,7 @@ def read_note(path: str | Path) -> dict[str, Any] | None:
     A file that is there and cannot be read is an error: to go on as if it were not would undo what it says.
     """
     try:
-        content = parse_json(patiently(lambda: read_own(path, limit=NOTED)).decode("utf-8"))
+        content = parse_json(patiently(lambda: read_plain(path, limit=NOTED)).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

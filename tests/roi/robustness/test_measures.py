@@ -107,7 +107,7 @@ def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
 
 
 def test_sets_that_cannot_be_measured_say_why() -> None:
-    x, label, site, group = _made()
+    x, _, site, group = _made()
     with pytest.raises(HistobenchError, match="only one site"):
         site_probe(x, np.zeros_like(site), group)
     with pytest.raises(HistobenchError, match="two groups"):

@@ -206,7 +206,7 @@ def _refused(path: Path, message: str, keep: bool, advice: str = "") -> Histoben
     if keep:
         return HistobenchError(f"{message}; remove {path} and fetch it again{advice}")
     discard(path)
-    return HistobenchError(f"{message}; nothing was kept; try again, or pin the new file{advice}")
+    return HistobenchError(f"{message}; nothing was kept; try again{advice}")
 
 
 def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
