@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,7 +167,9 @@ def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
     items = _one_per_image(value, name, count)
     if all(isinstance(item, str | bool) for item in items):
         return np.array([str(item) for item in items])
-    whole = [isinstance(item, Real) and -(2**63) <= item < 2**63 and item == int(item) for item in items]
+    whole = [
+        isinstance(item, int | float) and -(2**63) <= item < 2**63 and item == int(item) for item in items
+    ]
     if all(whole):
         return np.array([int(item) for item in items], dtype=np.int64)
     raise InvalidParameterError(
