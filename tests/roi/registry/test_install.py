@@ -32,10 +32,9 @@ from histobench.roi.data.source import load_dataset
 from histobench.roi.registry import dataset_entry as catalogue
 from histobench.roi.registry.dataset_entry import PublicDataset, all_datasets
 from histobench.roi.registry.install import accepted_files, get
-from histobench.roi.registry.table_rows import hdf5_images
 
 from .conftest import Habits
-from .miniatures import MADE, png, tar_of, zip_of
+from .miniatures import MADE, png, zip_of
 
 pytestmark = pytest.mark.slow
 
@@ -370,38 +369,6 @@ def test_arrays_of_another_form_are_told(
         get("pathmnist-28", pause=0.01)
     assert not list(data_home.rglob("*.tmp"))
     assert not list(data_home.rglob("dataset.json"))
-
-
-def test_a_name_that_fits_into_no_table_is_told(
-    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _served("esca-tolkach", server, data_home, monkeypatch)
-    entry = all_datasets()["esca-tolkach"]
-    made = [replace(file, bytes=None) for file in entry.files]
-    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=tuple(made)))
-    first = "VALSET1_UKK"
-    server.files[f"/{first}.tar"] = tar_of({f"{first}/{entry.classes[0]}/\udcff.0.jpg": png(0, "JPEG")})
-    with pytest.raises(HistobenchError, match="is not UTF-8"):
-        get("esca-tolkach", pause=0.01)
-
-
-def test_an_hdf5_file_is_not_followed_to_others(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as box:
-        box["link"] = h5py.ExternalLink("/etc/passwd", "/x")
-        place = [(str(tmp_path / "elsewhere"), 0, 4 * 8 * 8 * 3)]
-        box.create_dataset("far", shape=(4, 8, 8, 3), dtype="u1", external=place)
-        box.create_dataset("endless", shape=(10**9, 8, 8, 3), dtype="u1", chunks=(1, 8, 8, 3))
-        box.create_dataset("words", data=["a", "b"])
-    for key, message in (
-        ("link", "in the file itself"),
-        ("far", "another file"),
-        ("endless", "bomb"),
-        ("words", "not numbers"),
-        ("absent", "in the file itself"),
-    ):
-        with pytest.raises(HistobenchError, match=message):
-            hdf5_images(tmp_path / "a.h5", key, tmp_path)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
