@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"test_labels": Y[:5]},
         "test_labels: expected 20 values, one per image, found 5",
     ),
-    "labels in a column": ({"train_labels": Y[:40, None]}, "train_labels: expected one value for each image"),
+    "labels in a column": ({"train_labels": Y[:40, None]}, "train_labels: expected one value per image"),
     "one label": ({"train_labels": 1}, "train_labels: expected 40 values, .* found int"),
     "no labels": ({"train_labels": None}, "train_labels is missing"),
     "labels in parts": ({"train_labels": Y[:40] + 0.5}, "train_labels: expected class ids .* found 0.5"),

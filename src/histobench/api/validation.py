@@ -140,7 +140,7 @@ def feature_array(value: Any, name: str) -> NDArray[np.float32]:
     from sklearn.utils import check_array
 
     try:
-        with np.errstate(over="ignore"):  # what becomes infinite is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is refused
             rows = check_array(_on_cpu(value), dtype=np.float32, input_name=name)
     except (ValueError, TypeError) as error:
         raise InvalidParameterError(f"{name}: {str(error).splitlines()[0]}") from None
@@ -192,14 +192,10 @@ def _one_per_image(value: Any, name: str, count: int) -> list[Any]:
         )
     items = list(items)
     if len(items) != count:
-        raise InvalidParameterError(
-            f"{name}: expected {count} values, one for each image, found {len(items)}"
-        )
+        raise InvalidParameterError(f"{name}: expected {count} values, one per image, found {len(items)}")
     items = [item.item() if getattr(item, "ndim", None) == 0 else item for item in items]
     if any(isinstance(item, list | tuple) or getattr(item, "ndim", 0) for item in items):
-        raise InvalidParameterError(
-            f"{name}: expected one value for each image, found shape {np.shape(value)}"
-        )
+        raise InvalidParameterError(f"{name}: expected one value per image, found {type(items[0]).__name__}s")
     missing = sum(is_missing(item) for item in items)
     if missing:
         raise InvalidParameterError(f"{name}: {missing} of {count} are missing")
