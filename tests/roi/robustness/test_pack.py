@@ -411,9 +411,7 @@ def test_features_that_say_nothing_are_an_error_that_names_an_image(column: str)
             robustness_by(replace(features, embeddings=torch.ones(96, 6)), column, CLASSES, QUICK)
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_two_images_and_a_site_with_one_are_measured_as_far_as_they_go(slow: bool) -> None:
-    options = replace(QUICK, slow=slow)
+def test_two_images_and_a_site_with_one_are_measured_as_far_as_they_go() -> None:
     whole = made()
     two = FeatureSet(
         whole.embeddings[[0, 4]],
@@ -423,11 +421,9 @@ def test_two_images_and_a_site_with_one_are_measured_as_far_as_they_go(slow: boo
         {},
         {"site": ("../é", "B")},
     )
-    for measure in robustness_by(two, "site", CLASSES, options).pack.measures.values():
+    for measure in robustness_by(two, "site", CLASSES, QUICK).pack.measures.values():
         assert (measure.value is None) == bool(measure.reason)
-    if slow:
-        return
     alone = replace(whole, sites={"scanner": ("C", *whole.sites["scanner"][1:])})
-    result = robustness_by(alone, "scanner", CLASSES, options)
+    result = robustness_by(alone, "scanner", CLASSES, QUICK)
     site = result.pack.details["new_site"]["knn"]["per_site"]["C"]
     assert (site["images"], site["low"], site["high"]) == (1, None, None)  # one patient: nothing to draw
