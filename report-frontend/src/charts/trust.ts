@@ -76,7 +76,7 @@ export function trustPlane(points: TrustPoint[], width: number, palette: Palette
       Plot.dot(points, { x: "wrong", y: "right", r: 5.5, fill: (p: TrustPoint) => (p.strong ? palette.accent : palette.surface), stroke: (p: TrustPoint) => (p.strong ? palette.accent : palette.line), strokeWidth: 1.8 }),
       ...labels,
       Plot.text(["↑ same answer as a right tool"], { frameAnchor: "top-left", textAnchor: "start", dx: -44, dy: -20, fill: palette.ink }),
-      Plot.tip(points, Plot.pointer({ x: "wrong", y: "right", fill: palette.surface, stroke: palette.line, title: (p: TrustPoint) => `${p.name}\nsame answer as a right tool ${(100 * p.right).toFixed(1)}%\nsame answer as a wrong tool ${(100 * p.wrong).toFixed(1)}%\nJ ${(p.right - p.wrong).toFixed(3)}` })),
+      Plot.tip(points, Plot.pointer({ x: "wrong", y: "right", fill: palette.surface, stroke: palette.line, title: (p: TrustPoint) => `${p.name}\nsame answer as a right tool ${(100 * p.right).toFixed(1)}%\nsame answer as a wrong tool ${(100 * p.wrong).toFixed(1)}%\ntells right from wrong: ${(p.right - p.wrong).toFixed(3)}` })),
     ],
   });
   const bare = draw([]);

@@ -203,12 +203,7 @@ function AgainstTool({ study, agent, arm }: { study: Study; agent: string; arm: 
 function Reliance({ study, line }: { study: Study; line: Line }) {
   const { right, wrong } = line.reliance;
   if (!right.length && !wrong.length)
-    return (
-      <section class="card">
-        <h2>Reliance</h2>
-        <p class="fine">In arm {line.arm} no tool is open: there is nothing to rely on. Choose another arm.</p>
-      </section>
-    );
+    return null;
   return (
     <Chart
       title={`Reliance: ${short(line.agent)}, arm ${line.arm}`}
@@ -266,7 +261,7 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
 }
 
 const SEQUENCE_MEASURES = [
-  { value: "discrimination", label: "trust J" },
+  { value: "discrimination", label: "tells right from wrong" },
   { value: "u_right", label: "tool’s answer when right" },
   { value: "u_wrong", label: "tool’s answer when wrong" },
 ];
@@ -289,12 +284,7 @@ function Sequence({ study, agent }: { study: Study; agent: string }) {
     [study, agent, measure],
   );
   if (!agents.length)
-    return (
-      <section class="card">
-        <h2>Before and after the encoder is replaced</h2>
-        <p class="fine">No agent has played the arm sequence.</p>
-      </section>
-    );
+    return null;
   const own = study.sequences[agent] ?? study.sequences[agents[0]];
   const adapted = own.until.filter((cases) => cases !== null).length;
   const said = own.until.length
@@ -324,12 +314,7 @@ function Risk({ study, arm }: { study: Study; arm: string }) {
     [study, arm],
   );
   if (!curves.length)
-    return (
-      <section class="card">
-        <h2>Risk and coverage</h2>
-        <p class="fine">No agent stated a confidence in arm {arm}.</p>
-      </section>
-    );
+    return null;
   return (
     <Chart
       title={`Risk and coverage: arm ${arm}`}
@@ -345,6 +330,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
   const rows = study.contrasts.filter((contrast) => contrast.agent === agent);
   const useful = study.usefulness[agent];
   const slope = study.doseSlope[agent];
+  if (!rows.length) return null;
   return (
     <section class="card">
       <header class="figure-head">
@@ -377,7 +363,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
                   <small>
                     {contrast.registered ? `registered ${contrast.registered.slice(0, 16).replace("T", " ")}` : "as in the protocol"}
                     {contrast.inAdvance ? "" : ", after play: exploratory"}
-                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, ${contrast.effective.toFixed(0)} effective cases` : ""}
+                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, worth ${contrast.effective.toFixed(0)} equal cases` : ""}
                   </small>
                 </th>
                 <td class="number">{signed(contrast.value[0])}</td>
@@ -392,8 +378,8 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        Holm’s correction is over the comparisons that were registered before the agent played and could be tested. u_wrong: gives the tool’s answer where it is wrong; J: the same where it is right, minus u_wrong.
-        {slope !== null && slope !== undefined && ` Slope of u_wrong in the share of wrong answers: ${signed(slope, 2)}.`}
+        A contrast is shown if its interval excludes 0; p is corrected for the contrasts that were registered before the agent played (Holm). Over-reliance: how often the agent gives the tool’s answer where it is wrong. Telling right from wrong: how often where it is right, minus over-reliance.
+        {slope !== null && slope !== undefined && ` Change of over-reliance per share of wrong answers: ${signed(slope, 2)}.`}
         {useful?.probe !== null && useful?.probe !== undefined && ` The ${useful.encoders} encoders’ usefulness to this agent against their linear-probe ranks: Kendall’s tau ${decimals(useful.probe, 2)}.`}
       </p>
     </section>
@@ -408,13 +394,13 @@ const COLUMNS: { name: string; label: string; signed?: boolean; plain?: boolean;
   { name: "over_none", label: "Final − none", signed: true },
   { name: "u_right", label: "Follows, right" },
   { name: "u_wrong", label: "Follows, wrong" },
-  { name: "discrimination", label: "J", signed: true },
-  { name: "rair", label: "RAIR" },
-  { name: "rsr", label: "RSR" },
+  { name: "discrimination", label: "Tells right from wrong", signed: true },
+  { name: "rair", label: "Corrected by tool" },
+  { name: "rsr", label: "Resists tool" },
   { name: "deferred", label: "Deferred" },
   { name: "unanswered", label: "Unanswered" },
-  { name: "ece", label: "ECE", plain: true },
-  { name: "aurc", label: "AURC", plain: true },
+  { name: "ece", label: "Calibration error", plain: true },
+  { name: "aurc", label: "Risk area", plain: true },
   { name: "calls_per_correct", label: "Calls / right", plain: true },
   { name: "tokens_per_correct", label: "Tokens / right", plain: true },
   { name: "dollars_per_correct", label: "$ / right", plain: true },
@@ -456,7 +442,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
               <th scope="col" class="sticky">Agent</th>
               <th scope="col">Arm</th>
               <th scope="col" class="number">Cases</th>
-              <th scope="col" class="number" title="Effective number of cases of equal weight; in brackets those with a wrong tool">Effective</th>
+              <th scope="col" class="number" title="Number of equally weighted cases that are worth as much; in brackets those with a wrong tool">Worth (wrong tool)</th>
               {columns.map((column) => (
                 <th scope="col" class="number">{column.label}</th>
               ))}
@@ -485,8 +471,8 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. RAIR: right in the end where the first answer was wrong and the tool right; RSR: stays right where the tool was wrong. Deferred and unanswered
-        cases are not right. Effective: what the weighted cases are worth, in brackets those with a wrong tool. Intervals leave out whole groups (in sequences: sequences) one at a time. CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
+        First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. Follows: gives the tool’s answer where it is right, and where it is wrong; the difference tells right from wrong. Corrected by tool (RAIR): right in the end where the first answer was wrong and the tool right. Resists tool (RSR): stays right where the tool was wrong. Deferred and unanswered
+        cases are not right. Worth: the cases have weights; as many equal ones would tell as much. Risk area: mean share of wrong answers over all thresholds of confidence. Intervals are over patients or slides (in sequences: over sequences). CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
       </p>
     </section>
   );
