@@ -69,7 +69,12 @@ test-lowest test-newest: $(STAMP)
 	@.venv-$(@:test-%=%)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # The documentation as a site, without network; a broken link fails.
-docs: $(STAMP)
+# Neither installs: an environment that was named with VENV may belong to another checkout.
+OWN = @$(BIN)/python -c 'import pathlib, sys, histobench; sys.exit(not pathlib.Path(histobench.__file__).is_relative_to(pathlib.Path("src").resolve()))' 2>/dev/null \
+  || { echo "$(VENV) does not hold histobench of this folder; run: make setup" >&2; exit 2; }
+
+docs:
+	$(OWN)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 check: $(STAMP)
@@ -79,7 +84,8 @@ check: $(STAMP)
 	@if [ "$(VERSION)" = 3.11 ]; then $(BIN)/mypy; else echo "note: types are checked on Python 3.11"; fi
 
 # A small grid, less than 30 minutes on two cores; `make bench BENCH=--full` measures everything.
-bench: $(STAMP)
+bench:
+	$(OWN)
 	@$(BIN)/python benchmarks/speed/run_all.py $(BENCH)
 
 # The recorded episodes of the published agent benchmark, executed again; hours with every episode.

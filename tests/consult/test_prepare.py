@@ -19,6 +19,7 @@ from histobench.consult.arms import ARMS, DOSES, random_order, steps_of
 from histobench.consult.blinding import blinding_checks
 from histobench.consult.encoder_views import Gallery
 from histobench.consult.playing import limited
+from histobench.consult.preparing import prepare
 from histobench.consult.study import (
     COLUMNS,
     Case,
@@ -282,3 +283,10 @@ def test_a_study_that_is_torn_between_two_preparations_is_none(study: Study, tmp
     shutil.copytree(study.folder, tmp_path / "torn", ignore=shutil.ignore_patterns("study.json", "runs"))
     with pytest.raises(HistobenchError, match="holds no study"):
         open_study(tmp_path / "torn")
+
+
+def test_a_missing_extra_is_reported_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("histobench.consult.measurements.find_spec", lambda name: None)
+    with pytest.raises(HistobenchError, match=r"pip install 'histobench\[consult\]'"):
+        prepare(None, None, tmp_path / "study")  # type: ignore[arg-type]
+    assert not (tmp_path / "study").exists()

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -130,6 +131,66 @@ def test_a_tutorial_runs_as_it_is_printed(
 def test_a_page_runs_on_files_that_it_makes(name: str, tmp_path: Path, surroundings: dict[str, str]) -> None:
     said = run_blocks(blocks(TOP / "docs" / "how-to" / f"{name}.md"), tmp_path, surroundings)
     assert "uni_v1@elsewhere" in said
+
+
+PAGES = ("combine-encoders", "any-model", "choose", "python")
+
+
+@pytest.fixture(scope="module")
+def tutorial_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiles of the tutorial, and results of two encoders on them."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    commands = [
+        text
+        for language, _, text in blocks(TOP / "docs" / "tutorials" / "own-images.md")
+        if language == "bash" and ("data demo" in text or "histobench run" in text)
+    ]
+    assert len(commands) >= 2
+    run_blocks([("bash", "", text) for text in commands], folder, environment)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [PAGES[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in PAGES[1:])]
+)
+def test_a_how_to_runs_on_the_data_of_the_tutorial(
+    name: str, tutorial_folder: Path, surroundings: dict[str, str]
+) -> None:
+    page = (TOP / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").split("## Agents and Consult")[0]
+    found = [
+        (match[1], "", match[3])
+        for match in BLOCK.finditer(page)
+        if match[1] in ("bash", "python") and "# needs a network" not in match[3]
+    ]
+    assert found
+    run_blocks(found, tutorial_folder, surroundings)
+
+
+def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
+    page = (TOP / "docs" / "how-to" / "what-went-wrong.md").read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in (TOP / "src").rglob("*.py"))
+    code = re.sub(r'"\s+f?"', "", code)  # texts that go on in the next line
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) >= 20
+    for message in messages:
+        for part in re.split(r"\s*\(?\.\.\.\)?\s*", message):
+            assert part in code, message
+
+
+def test_the_table_of_extras_is_whole() -> None:
+    extras = set(tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    page = (TOP / "docs" / "installation.md").read_text(encoding="utf-8")
+    assert extras - {"report", "docs", "bench", "dev"} <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+
+
+def test_documentation_and_benchmarks_do_not_install(tmp_path: Path) -> None:
+    for target in ("docs", "bench"):
+        command = ["make", "-s", target, f"VENV={tmp_path / 'of another checkout'}"]
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "run: make setup" in done.stderr
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
@@ -277,8 +338,10 @@ def test_the_tables_of_the_documentation_are_current() -> None:
 
 
 def test_the_documentation_stays_short() -> None:
-    """At most 27,000 words, not counting what scripts have written."""
-    made = re.compile(r"<!-- (table: [a-z-]+|study) -->.*?<!-- /(table|study) -->", re.DOTALL)
+    """At most 27,000 words, not counting what scripts have written and what commands print."""
+    made = re.compile(
+        r"<!-- (?:table: )?[a-z-]+ -->.*?<!-- /[a-z-]+ -->|^```text\n.*?^```$", re.DOTALL | re.MULTILINE
+    )
     pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
     words = sum(len(made.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
     assert words <= 27_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -31,16 +32,18 @@ TISSUE_DENSITY = 0.15
 SMALLEST_NUCLEUS = 16
 
 
+def require_measurements() -> None:
+    """Refuse to begin work that measures regions where the extra is not installed."""
+    if find_spec("skimage") is None:
+        raise HistobenchError("measuring regions needs scikit-image: pip install 'histobench[consult]'")
+
+
 def measure(image: NDArray[np.uint8]) -> Floats:
     """The numbers of `MEASUREMENTS` for an RGB region [h, w, 3]; what is not there counts as 0."""
-    try:
-        from skimage.color import rgb2gray, rgb2hed
-        from skimage.filters import gaussian, threshold_otsu
-        from skimage.measure import label, shannon_entropy
-    except ImportError as error:
-        raise HistobenchError(
-            "measuring regions needs scikit-image: pip install histobench[consult]"
-        ) from error
+    require_measurements()
+    from skimage.color import rgb2gray, rgb2hed
+    from skimage.filters import gaussian, threshold_otsu
+    from skimage.measure import label, shannon_entropy
 
     density = -np.log10(np.maximum(image.astype(np.float64), 1) / 255).mean(axis=2)
     tissue = density > TISSUE_DENSITY

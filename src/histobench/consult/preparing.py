@@ -25,7 +25,13 @@ from histobench.consult.arms import (
 )
 from histobench.consult.blinding import LEVEL, blinding_checks
 from histobench.consult.encoder_views import EncoderView, Gallery, Regions, view_encoders
-from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
+from histobench.consult.measurements import (
+    as_shown,
+    measure,
+    measurement_text,
+    require_measurements,
+    typical_text,
+)
 from histobench.consult.study import (
     CASES,
     CONTRASTS_FILE,
@@ -77,6 +83,7 @@ def prepare(
     dataset: RoiDataset, plan: StudyPlan, folder: str | Path, *, progress: Progress | None = None
 ) -> Study:
     """Write the study to `folder`; the features come from the cache where they are known."""
+    require_measurements()
     folder = Path(folder)
     roles = assign_roles(plan.encoders)
     contrasts = [each for each in DEFAULT_CONTRASTS if not each.problem(plan.arms)]

@@ -325,6 +325,10 @@ class _Joined(argparse.Action):
         setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
 
 
+#: Flags whose values are regular expressions, which may begin with a hyphen.
+_REGULAR = ("--group-regex", "--site-regex")
+
+
 def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
     """The arguments with hyphens and underscores of flags as the parser has them.
 
@@ -332,6 +336,8 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
     >>> _ = parser.add_argument("--batch-size")
     >>> spelled_as_declared(parser, ["--batch_size=8", "my_file"])
     ['--batch-size=8', 'my_file']
+    >>> spelled_as_declared(parser, ["--group-regex", "-(p[0-9])"])
+    ['--group-regex=-(p[0-9])']
     """
     declared = {flag.replace("_", "-"): flag for flag in flags_of(parser)}
     found: list[Any] = []
@@ -340,6 +346,9 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
             return [*found, *argv[place:]]
         name, equals, value = word.partition("=")
         known = declared.get(name.replace("_", "-")) if word.startswith("--") else None
+        if found and found[-1] in _REGULAR and word.startswith("-") and not word.startswith("--"):
+            found[-1] = f"{found[-1]}={word}"  # an expression such as -(p[0-9]+)_, which is not a flag
+            continue
         found.append(f"{known}{equals}{value}" if known else word)
     return found
 
