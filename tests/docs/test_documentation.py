@@ -157,7 +157,9 @@ def tutorial_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_how_to_runs_on_the_data_of_the_tutorial(
     name: str, tutorial_folder: Path, surroundings: dict[str, str]
 ) -> None:
-    page = (TOP / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").split("## Agents and Consult")[0]
+    page = (
+        (TOP / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").split("## Agents and Consult")[0]
+    )
     found = [
         (match[1], "", match[3])
         for match in BLOCK.finditer(page)
@@ -179,9 +181,13 @@ def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
 
 
 def test_the_table_of_extras_is_whole() -> None:
-    extras = set(tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    extras = set(
+        tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    )
     page = (TOP / "docs" / "installation.md").read_text(encoding="utf-8")
-    assert extras - {"report", "docs", "bench", "dev"} <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert extras - {"report", "docs", "bench", "dev"} <= set(
+        re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    )
 
 
 def test_documentation_and_benchmarks_do_not_install(tmp_path: Path) -> None:
