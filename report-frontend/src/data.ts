@@ -113,6 +113,8 @@ export interface BoardMetric {
   answer: string;
   /** Commands that give what the answer lacks, for the folder that holds the results folder. */
   commands: string[];
+  /** The splits that the answer is over, where it is not over the test set of the table. */
+  over?: string;
   value: (number | null)[][];
   low: (number | null)[][];
   high: (number | null)[][];

@@ -180,6 +180,22 @@ def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
             assert part in code, message
 
 
+@pytest.mark.nightly
+def test_the_numbers_of_the_worked_answer_are_measured(tmp_path: Path, surroundings: dict[str, str]) -> None:
+    images = TOP.parent / "shared" / "data" / "lunghist700"
+    if not images.is_dir():
+        pytest.skip("the images of LungHist700 are not on this machine")
+    (tmp_path / "lung").symlink_to(images)
+    page = (TOP / "docs" / "tutorials" / "worked-answer.md").read_text(encoding="utf-8")
+    check, one, every = re.findall(r"^```text\n(.*?)^```$", page, FENCED)
+    commands = [text.split("$ ")[1].split("\nencoder ")[0].split("\nmeta: ")[0] for text in (check, one)]
+    shell = [("bash", "", text) for text in (*commands, f"{commands[1]} --splits 5x5")]
+    said = [" ".join(run_blocks([block], tmp_path, surroundings).split()) for block in shell]
+    for output, shown in zip(said, (check, one, every), strict=True):
+        for line in re.findall(r"^(?:\S+ +\d.*|meta.*|PASS .*|tiny-vl is .*)$", shown, re.MULTILINE):
+            assert " ".join(line.split()) in output
+
+
 def test_the_table_of_extras_is_whole() -> None:
     extras = set(
         tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]

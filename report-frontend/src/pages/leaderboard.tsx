@@ -80,6 +80,7 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
         <section class="card answer" aria-label="Answer">
           <h2>Answer</h2>
           <p><Coded text={data.answer} /></p>
+          {data.over && <p class="fine">The answer is over {data.over} and uses all patients. The table below is of one test set, whose values can differ by chance.</p>}
           {data.commands.map((command) => <CopyBox label="Command that gives it" text={command} />)}
         </section>
       )}

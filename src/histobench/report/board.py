@@ -131,7 +131,12 @@ def _answered(
     shown = {index: prefer_splits(each, splits) for index, each in known.items()}
     text = answer(list(shown.values()), task=board.task, metric=metric).text
     lacking = [index for index, each in shown.items() if needs_splits(each)]
-    return {"answer": text, "commands": [commands[index] for index in lacking if commands.get(index)]}
+    over = dict.fromkeys(each.splits for each in shown.values() if each.splits)
+    return {
+        "answer": text,
+        "commands": [commands[index] for index in lacking if commands.get(index)],
+        "over": ", ".join(over),
+    }
 
 
 def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
