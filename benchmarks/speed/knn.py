@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 from workload import Workload, easy, workload
 
-from histobench.core.devices import one_thread
+from histobench.core.threads import one_thread
 from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.knn import knn
 

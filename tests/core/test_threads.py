@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from histobench.core.devices import one_thread, spread, stream
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import one_thread, spread, stream
 
 
 @pytest.fixture(params=[1, 2])

@@ -16,7 +16,7 @@ from histobench.cli.main import main
 from histobench.cli.report import image_sources
 from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
-from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.results.reader import load_runs
 from report.site_data import decode, unpacked
 

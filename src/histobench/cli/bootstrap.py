@@ -13,7 +13,7 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.comparison.stored_intervals import StoredIntervals
+    from histobench.roi.comparison.bootstrap_intervals import StoredIntervals
 
 _SHOWN = {"balanced_accuracy": "bal. acc.", "auroc": "AUROC"}
 #: Rows that are printed; all are in the summary.
@@ -56,7 +56,7 @@ def bootstrap_command(args: argparse.Namespace) -> int:
         )
     from rich.progress import track
 
-    from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs, write_summary
+    from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs
 
     folder = Path(args.results or args.results_dir)

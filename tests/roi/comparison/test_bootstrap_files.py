@@ -15,11 +15,8 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.stored_intervals import (
-    BootstrapSettings,
-    run_intervals,
-    stored_default_intervals,
-)
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, run_intervals
+from histobench.roi.comparison.stored_intervals import stored_default_intervals
 from histobench.roi.metrics.metric_catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs

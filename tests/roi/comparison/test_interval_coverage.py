@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from builders import examples
 from histobench.api.benchmark import open_results
 from histobench.report.site import build_site
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_intervals import range_of, run_metric_intervals
 from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
 from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_whole_table
 from histobench.roi.predictions import Predictions

@@ -12,7 +12,7 @@ import pytest
 from builders import feature_set
 from histobench.cli.evaluate import print_outcome
 from histobench.cli.main import main
-from histobench.roi.evaluation.context import caveats, site_caveats
+from histobench.roi.evaluation.caveats import caveats, site_caveats
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet

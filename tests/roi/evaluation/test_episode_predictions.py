@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from builders import feature_set
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.stored_intervals import BootstrapSettings, run_intervals
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, run_intervals
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet

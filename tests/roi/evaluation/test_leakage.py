@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from builders import feature_set
-from histobench.roi.evaluation.context import leaks
+from histobench.roi.evaluation.caveats import leaks
 from histobench.roi.features.feature_file import FeatureSet
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from histobench.cli.main import main
-from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.metrics.classification import Score
 from histobench.roi.metrics.metric_catalogue import METRICS

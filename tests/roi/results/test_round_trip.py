@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.comparison.metric_intervals import run_metric_intervals
-from histobench.roi.comparison.stored_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_tidy_rows, write_whole_table
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions

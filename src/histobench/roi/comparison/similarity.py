@@ -17,8 +17,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from histobench.core.devices import spread
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import spread
 from histobench.roi.comparison.similarity_table import MEASURES, Similarity
 from histobench.roi.features.feature_file import load
 from histobench.roi.protocols.centering import Centring

@@ -16,7 +16,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import CONFOUNDED, cramers_v
 from histobench.roi.data.roi_dataset import SPLITS
 from histobench.roi.data.sites import PAIR_COLUMN, is_place
-from histobench.roi.evaluation.context import Context, TaskSkippedError, merged, origin_caveats
+from histobench.roi.evaluation.caveats import origin_caveats
+from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.protocols.centering import Centring, row_chunks
 from histobench.roi.protocols.knn import distances_to, knn, prototype

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.devices import spread
+from histobench.core.threads import spread
 from histobench.roi.metrics.formulas import (
     CALIBRATION_BINS,
     SMALLEST_PROBABILITY,

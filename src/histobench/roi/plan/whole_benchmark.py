@@ -95,9 +95,9 @@ def tables_shown(done: BenchmarkOutcome) -> Shown:
 def _report(
     outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
+    from histobench.roi.comparison.bootstrap_intervals import write_all_intervals
     from histobench.roi.comparison.lab_summaries import summarize_labs
     from histobench.roi.comparison.robustness_tables import summarise
-    from histobench.roi.comparison.stored_intervals import write_all_intervals
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
     from histobench.roi.results.reader import load_runs, results_files

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from histobench.core.devices import spread
+from histobench.core.threads import spread
 
 SMALLEST_NORM = 1e-12  # a feature that equals the mean stays zero
 

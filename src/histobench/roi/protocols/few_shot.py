@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.devices import one_thread, spread, stream
+from histobench.core.threads import one_thread, spread, stream
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centering import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.outcome import Outcome

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from histobench.core.devices import one_thread
+from histobench.core.threads import one_thread
 from histobench.roi.protocols.centering import Centring
 
 _HISTORY = 20

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import one_thread
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
     Evidence,

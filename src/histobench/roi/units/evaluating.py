@@ -11,7 +11,7 @@ import numpy as np
 from histobench.core.devices import cpu_kind
 from histobench.core.errors import HistobenchError
 from histobench.core.files import await_file
-from histobench.roi.comparison.stored_intervals import write_all_intervals
+from histobench.roi.comparison.bootstrap_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.evaluation.context import rows_of
