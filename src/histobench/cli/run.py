@@ -23,6 +23,7 @@ from histobench.cli.terminal import (
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
+from histobench.roi.task_catalogue import ON_IMAGES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
+    from histobench.roi.plan.planner import ExtractionEstimate
     from histobench.work.engines import Engine
     from histobench.work.run_folder import RunFolder
 
@@ -300,10 +302,9 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
 def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: str) -> int:
     from histobench.cli.data import print_split_counts
     from histobench.core.devices import resolve_device
-    from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
-    from histobench.roi.plan.planner import extraction_estimates, tasks_for
+    from histobench.roi.plan.planner import extraction_estimates, network_seconds, tasks_for
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -317,6 +318,31 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         console.print(dataset.name, style="bold", soft_wrap=True)
         print_split_counts(dataset)
         console.print()
+    tasks = dict.fromkeys(task for dataset in datasets.values() for task in tasks_for(plan, dataset))
+    total = sum(job.seconds or 0.0 for job in jobs)
+    if not set(tasks) <= set(ON_IMAGES):
+        _print_extractions(plan, jobs, device, console)
+    for task in filter(tasks.__contains__, ON_IMAGES):
+        seconds = network_seconds(task, total, plan.options)
+        cost = f"about {_duration(seconds)} on a typical {device}" if total else "its cost is not known"
+        console.print(f"{task}: {cost}; no features are stored", soft_wrap=True)
+    if engine != "local":
+        _print_units(plan, datasets, total, console)
+    console.print(
+        f"tasks: {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
+        soft_wrap=True,
+    )
+    for name, why in missing.items():
+        if why:
+            console.print(f"left out: {name}: {why}", soft_wrap=True)
+    console.print("Next: repeat the command without --dry-run", style="bold")
+    return USER_ERROR if any(missing.values()) else 0
+
+
+def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str, console: Console) -> None:
+    """What the features of each encoder cost."""
+    from histobench.roi.encoders.own_name import is_computed, label_of
+
     print_columns(
         [
             {
@@ -340,18 +366,6 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         f"{disk:.0f} MB of features",
         soft_wrap=True,
     )
-    if engine != "local":
-        _print_units(plan, datasets, total, console)
-    tasks = dict.fromkeys(task for dataset in datasets.values() for task in tasks_for(plan, dataset))
-    console.print(
-        f"then {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
-        soft_wrap=True,
-    )
-    for name, why in missing.items():
-        if why:
-            console.print(f"left out: {name}: {why}", soft_wrap=True)
-    console.print("Next: repeat the command without --dry-run", style="bold")
-    return USER_ERROR if any(missing.values()) else 0
 
 
 def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, console: Console) -> None:

@@ -219,6 +219,10 @@ def test_one_command_gives_both_networks_and_adapters_that_are_encoders(
     ]
     command += ["--tune-epochs", "2", "--tune-rates", "1e-2,1e-3", "--lora-rank", "2", "--device", "cpu"]
     command += ["--tune-batch-size", "8", "--save-adapters"]
+    assert main([*command, "--models", "random-vit", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "Fine-tune: about" in said
+    assert "MB of features" not in said
     assert main(command) == 0
     runs = {run.setting: run for run in load_runs(results)}
     assert set(runs) == {"frozen", "lora"}

@@ -14,8 +14,8 @@ from histobench.roi.data.sites import FOLDS, is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
-from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.task_catalogue import DEFAULT_TASKS, ON_IMAGES, UNTRAINED, canonical_task
+from histobench.roi.options import DatasetEntry, Options, Plan
+from histobench.roi.task_catalogue import DEFAULT_TASKS, FINE_TUNE, ON_IMAGES, UNTRAINED, canonical_task
 from histobench.roi.units.hashing import hash_units
 from histobench.roi.units.roi_run import EVALUATED, REPORT
 from histobench.work.run_folder import Unit
@@ -52,7 +52,7 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
 def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     """Where the feature files of a dataset go; each division by another seed has files of its own.
 
-    >>> from histobench.roi.options import DatasetEntry, Plan
+    >>> from histobench.roi.options import DatasetEntry, Options, Plan
     >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
     >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
     'r/features/seed-3'
@@ -146,7 +146,7 @@ def units_of(
                 entry.name,
                 encoder,
                 {**_evaluation(plan, entry, encoder, preset), **_network(plan, entry, encoder), "task": task},
-                seconds=costs.get((entry.name, encoder)) or 0.0,
+                seconds=network_seconds(task, costs.get((entry.name, encoder)) or 0.0, plan.options),
             )
             for encoder in plan.encoders
             for preset in plan.presets
@@ -250,6 +250,19 @@ def _recipe(plan: Plan, encoder: str) -> dict[str, Any]:
         "weights": plan.weights,
         "allow_revision": plan.allow_revision,
     }
+
+
+def network_seconds(task: str, one_pass: float, options: Options) -> float:
+    """The seconds of a task on images, about, from those of one pass of the network over them.
+
+    >>> network_seconds("Fine-tune", 1.0, Options(tune_epochs=10, tune_rates=(1e-4,), tune_seeds=3))
+    91.0
+    """
+    if task != FINE_TUNE:
+        return one_pass
+    rates = len(options.tune_rates)
+    trainings = options.tune_seeds + (rates if rates > 1 else 0)
+    return one_pass * (1 + 3 * options.tune_epochs * trainings)  # gradients take twice as long as features
 
 
 def _network(plan: Plan, entry: DatasetEntry, encoder: str) -> dict[str, Any]:
