@@ -237,6 +237,26 @@ def test_one_command_gives_both_networks_and_adapters_that_are_encoders(
     capsys.readouterr()
     assert main(command) == 0
     assert "1 done before" in capsys.readouterr().out
-    (loader, *_) = sorted(results.rglob("adapters/seed-*/encoder.py"))
+    (loader, *_) = sorted(results.rglob("adapters/*/seed-*/encoder.py"))
     tuned = ["run", "--data", str(table), "--models", f"tuned={loader}:adapted", "--tasks", "KNN"]
     assert main([*tuned, "--device", "cpu", "--results", str(tmp_path / "again")]) == 0
+
+
+@pytest.mark.nightly
+def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
+    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    results, tiles = str(tmp_path / "results"), tmp_path / "demo"
+    assert (
+        main(["data", "demo", str(tiles), "--name", "demo", "--per-class", "8", "--test-per-class", "10"])
+        == 0
+    )
+    command = ["run", "--data", str(tiles / "demo.csv"), "--models", f"random-vit,{own},tiny-vl"]
+    command += ["--tasks", "Fine-tune,KNN", "--results", results, "--size", "32", "--device", "cpu"]
+    assert main([*command, "--tune-epochs", "3", "--tune-rates", "1e-3,1e-4"]) == 0
+    assert "tiny-vl is a convolutional network" in capsys.readouterr().out
+    assert main(["compare", results, "--task", "Fine-tune"]) == 0
+    assert "Kendall" in capsys.readouterr().out
+    assert main(["choose", results, "--task", "Fine-tune"]) == 0
+    assert main(["report", results]) == 0

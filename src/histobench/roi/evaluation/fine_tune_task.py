@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
         raise TaskSkippedError(str(error)) from error
     recipe = asdict(context.request.recipe) | {"name": context.encoder.origin or context.request.recipe.name}
     recipe["weights"] = recipe["weights"] and str(Path(recipe["weights"]).expanduser().absolute())
-    folder = context.request.results_dir.absolute() / FINE_TUNE / ADAPTERS
+    # Results of another seed or size may be beside these; the digest tells their adapters apart.
+    folder = context.request.results_dir.absolute() / FINE_TUNE / ADAPTERS / context.digest[:8]
 
     def save(each: int) -> None:
         if options.save_adapters:
@@ -75,6 +77,8 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
         "adapted_modules": len(lora.modules),
         "trainable_parameters": lora.count,
         "total_parameters": sum(weight.numel() for weight in context.encoder.parameters()) - lora.count,
+        "peft": version("peft"),
+        **({"adapters": str(folder)} if options.save_adapters else {}),
     }
     yield mean_of_runs(context, found.adapted, setting=ADAPTED, info=info, warnings=warnings)
 

@@ -72,7 +72,7 @@ class Network:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Features [b, d] of some rows."""
-        pixels = torch.from_numpy(self._pixels[rows.numpy()])
+        pixels = torch.from_numpy(np.asarray(self._pixels[rows.numpy()]))
         low = self._dtype != torch.float32
         with torch.autocast(self.device.type, dtype=self._dtype if low else torch.bfloat16, enabled=low):
             features = self._run(pixels.to(self.device, non_blocking=True))
