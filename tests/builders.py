@@ -49,7 +49,8 @@ class Tiny(BasePatchEncoder):
         super().__init__()
         torch.manual_seed(0)
         self.net = timm.models.VisionTransformer(
-            img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=0, dynamic_img_size=True
+            img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=0,
+            dynamic_img_size=True,
         )
         self.eval_transforms = TransformSpec(resize=16, crop=16)
         self.embed_dim = 24
