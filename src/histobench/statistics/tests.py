@@ -25,15 +25,11 @@ class McNemar:
     only_first: int  # samples that only the first classifier gets right
     only_second: int
     p_value: float
-    method: str  # "exact", "chi2" (with continuity correction) or "mid-p"
+    method: str  # "exact" or "chi2" (with continuity correction)
 
 
-def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str = "auto") -> McNemar:
-    """The test on per-sample correctness.
-
-    `auto` is the exact binomial test below 25 discordant pairs and the chi-squared test with continuity
-    correction from there on; `mid-p` is the exact test with half the weight on the observed outcome,
-    less conservative than `exact`.
+def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike) -> McNemar:
+    """Test per-sample correctness: the exact binomial test below 25 discordant pairs, else chi-squared.
 
     >>> mcnemar([1, 1, 1, 1, 0], [0, 0, 0, 0, 0]).p_value
     0.125
@@ -41,45 +37,13 @@ def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str 
     first, second = np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)
     if first.shape != second.shape:
         raise ValueError(f"both classifiers need the same samples: {first.shape} and {second.shape}")
-    return mcnemar_from_counts(int((first & ~second).sum()), int((~first & second).sum()), method=method)
-
-
-def mcnemar_from_counts(only_first: int, only_second: int, *, method: str = "auto") -> McNemar:
-    """The test from the two discordant counts."""
-    if method == "auto":
-        method = "exact" if only_first + only_second < EXACT_BELOW else "chi2"
-    p_value = mcnemar_p_values([only_first], [only_second], method=method)
-    return McNemar(only_first, only_second, float(p_value[0]), method)
-
-
-def mcnemar_p_values(
-    only_first: ArrayLike, only_second: ArrayLike, *, method: str = "auto"
-) -> NDArray[np.float64]:
-    """The p-values of many tests at once, from their discordant counts.
-
-    >>> mcnemar_p_values([4, 0], [0, 0]).tolist()
-    [0.125, 1.0]
-    """
-    if method not in ("auto", "exact", "chi2", "mid-p"):
-        raise ValueError(f"unknown method {method!r}; known: auto, exact, chi2, mid-p")
-    first, second = np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64)
-    discordant, fewer = first + second, np.minimum(first, second)
-    approximate = discordant >= EXACT_BELOW if method == "auto" else np.full(first.shape, method == "chi2")
-    excess = np.maximum(np.abs(first - second) - 1, 0)
-    p_values = np.ones(first.shape)
-    some = approximate & (discordant > 0)
-    p_values[some] = special.chdtrc(1, excess[some] ** 2 / discordant[some])
-    some = ~approximate & (discordant > 0)
-    p_values[some] = 2 * special.bdtr(fewer[some], discordant[some], 0.5)
-    if method == "mid-p":
-        p_values[some] -= _chance(fewer[some], discordant[some])
-    return np.minimum(p_values, 1.0)
-
-
-def _chance(heads: NDArray[np.int64], coins: NDArray[np.int64]) -> NDArray[np.float64]:
-    """That as many of a number of coins show heads."""
-    ways = special.gammaln(coins + 1.0) - special.gammaln(heads + 1.0) - special.gammaln(coins - heads + 1.0)
-    return np.asarray(np.exp(ways - coins * np.log(2.0)), dtype=np.float64)
+    only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
+    discordant = only_first + only_second
+    if discordant >= EXACT_BELOW:
+        excess = max(abs(only_first - only_second) - 1, 0)
+        return McNemar(only_first, only_second, float(special.chdtrc(1, excess**2 / discordant)), "chi2")
+    p_value = 2 * special.bdtr(min(only_first, only_second), discordant, 0.5) if discordant else 1.0
+    return McNemar(only_first, only_second, min(float(p_value), 1.0), "exact")
 
 
 # Many tests in one table: Holm's step-down correction.
