@@ -48,8 +48,9 @@ def run(
     keep_going: bool = False,
     retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from the records.
-    target: Literal["class", "regression", "survival", "multilabel", "ordinal"] = "class",
+    target: Literal["class", "regression", "survival", "multilabel", "ordinal", "mask"] = "class",
     target_columns: str | Sequence[str] = (),
+    mask_classes: str | None = None,
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
@@ -87,6 +88,7 @@ def run(
     tune_batch_size: int = 32,
     tune_seeds: int = 3,
     save_adapters: bool = False,
+    token_store: float = 20.0,
 ) -> Benchmark:
     """Benchmark encoders on datasets: extract features, evaluate tasks, compute intervals, compare.
 
@@ -107,11 +109,14 @@ def run(
         Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
-    target : {"class", "regression", "survival", "multilabel", "ordinal"}, default "class"
+    target : {"class", "regression", "survival", "multilabel", "ordinal", "mask"}, default "class"
         What is predicted.
     target_columns : str or list of str, default ()
         Columns of the CSV with the target (default: regression: label; survival: time,event; multilabel:
-        none; ordinal: label).
+        none; ordinal: label; mask: mask_path).
+    mask_classes : str, optional
+        Class of each code of the masks, such as 0:background,1:tumor,255:ignore, or a JSON file (default:
+        classes.json beside the table).
     features : str or list of str, default ()
         Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
         NAME=PATH; `data` is the table of labels.
@@ -119,7 +124,7 @@ def run(
         Encoders whose features are put side by side, as a+b; or: all pairs.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
         Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient, Fine-tune,
-        Robustness, Regression, Survival, Multi-label, Ordinal.
+        Robustness, Regression, Survival, Multi-label, Ordinal, Segmentation.
     presets : str or list of str, default ("uni",)
         Recipes: uni, sklearn, thunder, eva, patho-bench, hest.
     seed : int, optional
@@ -193,6 +198,9 @@ def run(
         Fine-tune: trainings with different seeds; an interval needs 3.
     save_adapters : bool, default False
         Fine-tune: save adapters to use as encoders.
+    token_store : float, default 20.0
+        Segmentation: gigabytes of patch tokens that are kept in a temporary file; more are computed again in
+        every epoch.
 
     Returns
     -------
@@ -274,9 +282,11 @@ def _plan(values: dict[str, Any]) -> Plan:
 
 def _one_target(several: Sequence[Dataset | str], values: Mapping[str, Any]) -> dict[str, Any]:
     """The target of a run: that of the datasets that were loaded with one, which must be the same."""
-    found: dict[str, Any] = {name: values[name] for name in ("target", "target_columns") if name in values}
+    from histobench.api.dataset import TARGET_OPTIONS
+
+    found: dict[str, Any] = {name: values[name] for name in TARGET_OPTIONS if name in values}
     for item in several:
-        for name in ("target", "target_columns"):
+        for name in TARGET_OPTIONS:
             own = None if isinstance(item, str) else item.source.get(name)
             if own is not None and found.setdefault(name, own) != own and list(found[name]) != list(own):
                 raise InvalidParameterError(

@@ -154,6 +154,7 @@ def load_dataset(
     site_columns: str | Sequence[str] = (),
     target: str = "class",
     target_columns: str | Sequence[str] = (),
+    mask_classes: str | Path | None = None,
     seed: int = 0,
 ) -> Dataset:
     """Read a dataset: a folder of class folders, a CSV, TAR shards, a public dataset, or a DataFrame.
@@ -189,10 +190,13 @@ def load_dataset(
     site_columns : str or sequence of str, optional
         Further columns with a site (site, scanner, stain, hospital, ... are found by name).
     target : str, default "class"
-        What is predicted: "class", "regression", "survival", "multilabel" or "ordinal".
+        What is predicted: "class", "regression", "survival", "multilabel", "ordinal" or "mask".
     target_columns : str or sequence of str, optional
         Columns with the target (default: "label"; survival: "time" and "event";
-        multilabel: name two or more columns of 0 and 1).
+        multilabel: name two or more columns of 0 and 1; mask: "mask_path").
+    mask_classes : str or Path, optional
+        Class of each code of the masks, such as "0:background,1:tumor,255:ignore", or a JSON file (default:
+        classes.json beside the table).
     seed : int, default 0
         Seed of the split.
 
@@ -239,6 +243,9 @@ def load_dataset(
     columns = () if nothing else tuple(texts(site_columns, "site_columns"))
     named = tuple(texts(target_columns, "target_columns")) if target_columns else ()
     given |= {"target": text(target, "target"), "target_columns": named}
+    given["mask_classes"] = None if mask_classes is None else str(mask_classes)
+    if str(mask_classes).endswith(".json"):
+        given["mask_classes"] = str(Path(str(mask_classes)).absolute())
     predicted = TargetColumns.asked(TargetOptions(target=given["target"]).target, named)
     given["root"] = None if root is None else str(file_path(root, "root").absolute())
     classes_file = None if classes is None else str(file_path(classes, "classes").absolute())
@@ -264,8 +271,14 @@ def load_dataset(
                     raise HistobenchError(listing(reading.problems, shown=_SHOWN))
             except HistobenchError as error:
                 raise retold(error, f"source: {error}") from None
+    codes = reading.dataset.target.codes if reading.dataset.target else ()
+    noted["mask_classes"] = ",".join(f"{code}:{name}" for code, name in codes) or None
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed)
+
+
+#: Of a dataset's options, those that a plan has for all of its datasets.
+TARGET_OPTIONS = ("target", "target_columns", "mask_classes")
 
 
 def plan_entry(data: Dataset) -> dict[str, Any]:
@@ -274,7 +287,7 @@ def plan_entry(data: Dataset) -> dict[str, Any]:
     from histobench.roi.data.source import keep_frame
 
     if "source" in data.source:
-        return {key: value for key, value in data.source.items() if not key.startswith("target")}
+        return {key: value for key, value in data.source.items() if key not in TARGET_OPTIONS}
     table = keep_frame(data.roi)
     sites = dict.fromkeys(
         name for images in data.roi.splits.values() for each in images for name, _ in each.sites

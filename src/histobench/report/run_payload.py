@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded
 from histobench.roi.comparison.stored_intervals import shown_intervals, stored_default_intervals
-from histobench.roi.metrics.target_metrics import SurvivalCurve, log_rank_p, target_metrics
+from histobench.roi.metrics.target_metrics import (
+    SurvivalCurve,
+    foreground,
+    image_dice,
+    log_rank_p,
+    mean_of_images,
+    target_metrics,
+)
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import MULTILABEL, ORDINAL, SURVIVAL
+from histobench.roi.task_catalogue import MASK, MULTILABEL, ORDINAL, SURVIVAL
 from histobench.statistics.intervals import Interval
 
 # Probabilities in sixteen bits, fine where they matter: near 0 and near 1.
@@ -160,6 +167,7 @@ def target_payload(
         SURVIVAL: _survival_curves,
         MULTILABEL: partial(_each_label, intervals=labels),
         ORDINAL: _levels,
+        MASK: partial(_each_class, intervals=labels),
     }
     groups = len(set(predictions.groups) - {""}) if predictions.groups else 0
     return {
@@ -234,6 +242,31 @@ def _each_label(predictions: TargetPredictions, *, intervals: Mapping[str, Inter
         ],
         "truth": packed(predictions.truth.astype(np.uint8)),
         "predicted": packed(encode(predictions.predicted)),
+    }
+
+
+def _each_class(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Dice of every class with its interval, and of every image."""
+    found = target_metrics(predictions)
+    n, c = predictions.truth.shape
+    both, said = predictions.predicted.reshape(n, -1, 2, c)[:, 0].swapaxes(0, 1)
+    dice = mean_of_images(image_dice(both, said, predictions.truth)[:, foreground(predictions.columns)])
+
+    def bounds(name: str) -> list[float | None]:
+        interval = intervals.get(name)
+        return [None, None] if interval is None else [rounded(interval.low), rounded(interval.high)]
+
+    return {
+        "classes": [
+            {
+                "name": name,
+                "pixels": int(predictions.truth[:, place].sum()),
+                "dice": [rounded(found[f"dice@{place}"].value), *bounds(f"dice@{place}")],
+            }
+            for place, name in enumerate(predictions.columns)
+        ],
+        "dice": packed(dice),
+        "names": list(predictions.img_names),
     }
 
 

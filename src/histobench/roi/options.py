@@ -28,8 +28,10 @@ TUNE_KEYS = (
     "tune_seeds",
     "save_adapters",
 )
+#: Options of tasks that run the network on images.
+IMAGE_KEYS = (*TUNE_KEYS, "token_store")
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
-TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *TUNE_KEYS)
+TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *IMAGE_KEYS)
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
 OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
@@ -120,6 +122,13 @@ class TargetOptions:
             f"{kind.name}: {','.join(kind.columns) or 'none'}" for kind in TARGETS.values()
         ),
         metavar="NAME,...",
+        kw_only=True,
+    )
+    mask_classes: str | None = option(
+        "class of each code of the masks, such as 0:background,1:tumor,255:ignore, or a JSON file",
+        default=None,
+        default_text="classes.json beside the table",
+        metavar="CODE:CLASS,...",
         kw_only=True,
     )
 
@@ -255,6 +264,12 @@ class Options:
     )
     l1_ratio: float = option(
         "share of its L1 penalty; 0: L2 alone", default=0.5, least=0, most=1, group="patho-bench"
+    )
+    token_store: float = option(
+        "gigabytes of patch tokens that are kept in a temporary file; more are computed again in every epoch",
+        default=20.0,
+        least=0,
+        group="segmentation",
     )
     choose_by: str = option(
         "how to hold out data for model selection when there is no validation set: whole groups where the "

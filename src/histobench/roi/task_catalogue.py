@@ -24,6 +24,7 @@ CLASS = "class"
 SURVIVAL = "survival"
 MULTILABEL = "multilabel"
 ORDINAL = "ordinal"
+MASK = "mask"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,16 @@ TARGETS = {
             ("label",),
             ("quadratic_kappa", "mae"),
         ),
+        TargetKind(
+            MASK,
+            "Segmentation",
+            "segmentation by a readout of patch tokens",
+            ("mask_path",),
+            (
+                *("dice", "pooled_dice", "iou", "miou", "dice_with_background"),
+                *("random_dice", "color_dice", "ceiling_dice"),
+            ),
+        ),
     )
 }
 
@@ -99,7 +110,14 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask(FINE_TUNE, "light fine-tuning with LoRA", once=True, methods=True, on_images=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True, trained=False),
     *(
-        RoiTask(kind.task, kind.words, once=kind.name != MULTILABEL, methods=True, target=kind.name)
+        RoiTask(
+            kind.task,
+            kind.words,
+            once=kind.name != MULTILABEL,
+            methods=True,
+            target=kind.name,
+            on_images=kind.name == MASK,
+        )
         for kind in TARGETS.values()
     ),
 )

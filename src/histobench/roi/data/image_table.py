@@ -104,6 +104,7 @@ class ImageColumns:
     width: int = 0  # numbers per row of the target
     coords: array[float] = field(default_factory=lambda: array("d"))
     slides: Categories = field(default_factory=Categories)
+    masks: Texts = field(default_factory=Texts)  # empty where no image has one
     labels: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     by_path: bool = False  # names are paths: file names are not unique
 
@@ -120,6 +121,7 @@ class ImageColumns:
         sites: Mapping[str, str],
         target: Sequence[float] = (),
         place: Place | None = None,
+        mask: str = "",
     ) -> None:
         """Add a row; `label` is still a text."""
         for name in sites:
@@ -140,9 +142,13 @@ class ImageColumns:
         self.label_texts.append(label)
         self.groups.append(group)
         self.target.extend(target)
+        if mask:
+            self.masks.append(mask)
 
     def path(self, row: int) -> Path:
-        written = self.written[row]
+        return self._located(self.written[row])
+
+    def _located(self, written: str) -> Path:
         return Path(os.path.join(self.root, written if self.origin is None else os.path.expanduser(written)))
 
     def row_origin(self, row: int) -> str:
@@ -163,6 +169,7 @@ class ImageColumns:
             tuple((name, column[row] or "") for name, column in self.sites.items()),
             tuple(self.target[self.width * row : self.width * (row + 1)]),
             place,
+            self._located(self.masks[row]) if len(self.masks) else None,
         )
 
     def same_names(self) -> bool:

@@ -18,6 +18,7 @@ from histobench.core.records import record
 from histobench.core.text import csv_text
 from histobench.roi.data.class_map import label_id, read_class_map
 from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
+from histobench.roi.data.masks import is_mask_folder, read_codes, scan_masks
 from histobench.roi.data.readers import scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.sites import PLACE_COLUMNS, site_table
@@ -29,7 +30,7 @@ from histobench.roi.data.task_folders import kind_of_folder, read_task_folder, t
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
-from histobench.roi.task_catalogue import CLASS, a_target
+from histobench.roi.task_catalogue import CLASS, MASK, a_target
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
@@ -38,6 +39,7 @@ _LATER = (
     "site_regex",
     "site_columns",
     "target_columns",
+    "mask_classes",
     "image_column",
     "label_column",
     "split_column",
@@ -119,7 +121,7 @@ class DatasetSource(Origin, TargetOptions):
         if source.is_dir() and kind_of_folder(source):
             return self._task_folder(source, name)
         wanted = self.wanted(name, classes_file)
-        target = TargetColumns.asked(self.target, self.target_columns)
+        target = self.asked_target(source)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
         if self.tree and (is_shards or not source.is_dir()):
             raise HistobenchError(f"{source} is not a folder of class folders; leave out `tree`")
@@ -127,6 +129,8 @@ class DatasetSource(Origin, TargetOptions):
             root = _root(self.root)
             sheet = CsvSheet.open(source)
             return read_table(sheet, wanted, source.stem, columns=named, target=target, root=root)
+        if target is not None and target.kind == MASK and is_mask_folder(source):
+            return scan_masks(source, wanted, target)
         if target is not None:
             raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
         given = {f"{each.name}_column": getattr(named, each.name) for each in fields(named)}
@@ -136,6 +140,13 @@ class DatasetSource(Origin, TargetOptions):
                 advice = f"use `{option.split('_')[0]}_regex`, or " if option[:4] in ("grou", "site") else ""
                 raise HistobenchError(f"{source} has no columns (`{option}`); {advice}give a CSV")
         return scan_tar(source, wanted) if is_shards else scan_folder(source, wanted)
+
+    def asked_target(self, source: Path) -> TargetColumns | None:
+        """What is predicted; the codes of masks may be in a file beside the table."""
+        target = TargetColumns.asked(self.target, self.target_columns)
+        if target is None or target.kind != MASK:
+            return target
+        return replace(target, codes=read_codes(self.mask_classes, source))
 
     def wanted(self, name: str | None, classes_file: str | None) -> Wanted:
         """What is asked of the files, whatever their kind."""
@@ -178,7 +189,7 @@ def read_frame(frame: Any, source: DatasetSource) -> Reading:
     """Read a DataFrame; `source` says how, and names the dataset."""
     sheet = FrameSheet.of(frame, source.image_column)
     named = ColumnNames(source.image_column, source.label_column, source.group_column, source.split_column)
-    target = TargetColumns.asked(source.target, source.target_columns)
+    target = source.asked_target(Path(source.root or ".") / "data")
     root = _root(source.root)
     wanted = source.wanted(source.name, source.classes_file)
     return read_table(sheet, wanted, "data", columns=named, target=target, root=root)
@@ -250,7 +261,8 @@ def _table_of(dataset: RoiDataset, written: Callable[[Path], str]) -> tuple[list
     rows: list[list[Any]] = []
     for split, image in images:
         label: list[Any] = [str(image.label) if by_id else dataset.classes[image.label]]
-        cells = [written(image.path), *(map(repr, image.target) if target else label), split]
+        truth = [written(image.mask)] if image.mask else map(repr, image.target)
+        cells = [written(image.path), *(truth if target else label), split]
         cells += [image.group or ""] if grouped else []
         own = dict(image.sites)
         cells += [own.get(name, "") for name in sites]

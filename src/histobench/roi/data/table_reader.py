@@ -23,6 +23,7 @@ from histobench.roi.data.sites import (
 from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
 from histobench.roi.data.tables import COLUMNS, Sheet
 from histobench.roi.data.targets import TargetColumns
+from histobench.roi.task_catalogue import MASK
 
 _EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
 #: Kinds of problems, in the order in which those of one line are told.
@@ -73,6 +74,7 @@ class Collected:
         sites: Mapping[str, str],
         target: Sequence[float] = (),
         place: Place | None = None,
+        mask: str = "",
     ) -> None:
         """Add an image; what its path says about group and sites goes before the columns."""
         if self.wanted.group_regex is not None:
@@ -90,7 +92,7 @@ class Collected:
                 return
             sites = {**sites, **found}
         number = SPLITS.index(split) if split is not None else -1
-        self.columns.add(line, number, path, label, group, sites, target, place)
+        self.columns.add(line, number, path, label, group, sites, target, place, mask)
 
     def reading(self, name: str, *, column: str = "label") -> Reading:
         """The dataset, with what is wrong beside it."""
@@ -170,7 +172,11 @@ class Collected:
             self.warnings.append(Problem(first_again, message))
 
     def _check_target(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
-        if self.target is None or any(problem.kind == "label" for _, problem in self.problems):
+        if (
+            self.target is None
+            or not self.target.width
+            or any(problem.kind == "label" for _, problem in self.problems)
+        ):
             return
         values = np.frombuffer(self.columns.target, dtype=np.float64).reshape(-1, self.columns.width)
         wrong = self.target.problem(values[kept])
@@ -225,7 +231,7 @@ def read_table(
     columns are read instead of labels.
     """
     check_site_names(wanted.site_columns)
-    rows = ImageColumns(root or sheet.base, sheet.origin, width=len(target.names) if target else 0)
+    rows = ImageColumns(root or sheet.base, sheet.origin, width=target.width if target else 0)
     found = Collected(rows, wanted, target)
     roles = _roles(sheet, wanted, columns, target)
     found.notes.append(_described(sheet, roles[0]))
@@ -272,7 +278,13 @@ def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) ->
         for (name, _), cell in zip(role.sites, cells[4:sited], strict=True)
     }
     values: Sequence[float] = ()
-    if target is not None:
+    mask = ""
+    if target is not None and target.kind == MASK:
+        label, mask = target.kind, cells[sited]
+        if mask in _EMPTY:
+            found.report(line, f"{path}: no {target.names[0]}", "label", "no mask")
+            return
+    elif target is not None:
         label = target.kind
         try:
             values = target.row(cells[sited:end])
@@ -281,7 +293,7 @@ def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) ->
             found.report(line, f"{path}: {error}", "label", same)
             return
     place = _place(cells[end:]) if role.places else None
-    found.add(line, word, path, label, None if group in _EMPTY else group, sites, values, place)
+    found.add(line, word, path, label, None if group in _EMPTY else group, sites, values, place, mask)
 
 
 def _place(cells: Sequence[str]) -> Place:

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS, a_target
+from histobench.roi.task_catalogue import CLASS, MASK, MULTILABEL, ORDINAL, SURVIVAL, TARGETS, a_target
 
 #: A column with more different levels than this may be a measurement.
 _MOST_LEVELS = 20
 _YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
+
+
+#: Classes of masks with a meaning of their own, in any case.
+BACKGROUND, IGNORE = "background", "ignore"
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,13 @@ class TargetColumns:
 
     kind: str
     names: tuple[str, ...]
+    #: Of masks: the class of every code.
+    codes: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Numbers of one image; masks are files."""
+        return 0 if self.kind == MASK else len(self.names)
 
     @classmethod
     def asked(cls, kind: str, columns: Sequence[str]) -> TargetColumns | None:

@@ -31,6 +31,7 @@ from histobench.roi.encoders.encoder_spec import NORMS, Cost, EncoderSpec, Weigh
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.own_encoder import state_sha256, text_sha256, version_of
 from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
+from histobench.roi.encoders.patch_tokens import prefix_of
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import (
     HUB_FILES,
@@ -426,12 +427,9 @@ def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tenso
         return vector.flatten(1)
     tower = getattr(network, "vision_model", network)
     tokens = tower(pixel_values=images).last_hidden_state
-    names = {parameter.rpartition(".")[2] for parameter, _ in tower.named_parameters()}
-    has_class = bool(names & {"cls_token", "class_embedding"})
-    if tokens.ndim != 3 or ("cls" in pooling and not has_class):
+    prefix = prefix_of(tower)
+    if tokens.ndim != 3 or ("cls" in pooling and not prefix):
         raise HistobenchError(f"this network has no {_lacking(tokens, pooling)}: leave out @{pooling}")
-    prefix = int(has_class) + int(getattr(tower.config, "num_register_tokens", 0) or 0)
-    prefix += int("distillation_token" in names)
     return pool_tokens(tokens, pooling, prefix=prefix)
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.patch_tokens import network_tokens
 from histobench.roi.encoders.transform import TransformSpec
 
 
@@ -22,7 +24,8 @@ class BasePatchEncoder(nn.Module):
     * `embed_dim`: the length of the feature vector;
 
     and implements `forward(images [b, 3, h, w]) -> [b, embed_dim]`. An image-text model also implements
-    `run_zero_shot`; see `supports_zero_shot`.
+    `run_zero_shot`; see `supports_zero_shot`. For segmentation a class implements `patch_tokens`, unless its
+    attribute `network` is one of timm, transformers or open_clip.
     """
 
     name: str = ""
@@ -43,6 +46,12 @@ class BasePatchEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features of a batch of preprocessed images."""
         raise NotImplementedError(f"{type(self).__name__} must implement forward(images)")
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """Tokens [b, d, h, w] of square preprocessed images, for tasks that ask where something is."""
+        if isinstance(getattr(self, "network", None), nn.Module):
+            return network_tokens(self.network, images)
+        raise HistobenchError(f"{self.name or type(self).__name__} does not define patch_tokens(images)")
 
     def run_zero_shot(self, texts: Sequence[str], image_features: Tensor, device: str) -> Tensor:
         """Class probabilities [n, len(texts)] of stored features [n, d] against one prompt per class."""

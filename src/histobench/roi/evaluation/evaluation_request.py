@@ -14,7 +14,7 @@ from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.options import LAB_KEYS, TUNE_KEYS, Options, Settings
+from histobench.roi.options import IMAGE_KEYS, LAB_KEYS, Options, Settings
 from histobench.roi.results.layout import (
     COMPLETE,
     DETAILED,
@@ -151,7 +151,7 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
         "options": {
             name: str(value)
             for name, value in asdict(request.options).items()
-            if name not in TUNE_KEYS and (name not in LAB_KEYS or request.preset == "patho-bench")
+            if name not in IMAGE_KEYS and (name not in LAB_KEYS or request.preset == "patho-bench")
         },
         "prompts": read_plain_text(prompts, limit=HAND_WRITTEN) if prompts and prompts.is_file() else "",
         "version": __version__,

@@ -17,7 +17,15 @@ from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.knn import knn, prototype, retrieval
 from histobench.roi.robustness.pack import RobustnessResult
-from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, PATIENT, ROBUSTNESS, TARGETS, ZERO_SHOT
+from histobench.roi.task_catalogue import (
+    FEW_SHOT,
+    LINEAR_PROBE,
+    ON_IMAGES,
+    PATIENT,
+    ROBUSTNESS,
+    TARGETS,
+    ZERO_SHOT,
+)
 
 log = logging.getLogger(__name__)
 
@@ -94,5 +102,5 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResu
     "Label-efficiency": run_label_efficiency,
     PATIENT: run_patient,
     ROBUSTNESS: run_robustness,
-    **{kind.task: run_target for kind in TARGETS.values()},
+    **{kind.task: run_target for kind in TARGETS.values() if kind.task not in ON_IMAGES},
 }

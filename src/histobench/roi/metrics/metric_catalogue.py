@@ -118,6 +118,20 @@ OF_TARGETS: tuple[Metric, ...] = (
             ("micro_ap", "micro average precision", "average precision of all labels in one ranking"),
         )
     ),
+    *(
+        Metric(name, description, "target", by_size=True, rare_class_limits=False, title=title)
+        for name, title, description in (
+            ("dice", "Dice", "mean Dice of the classes in truth or prediction of an image, without "
+             "background, averaged over images"),
+            ("pooled_dice", "pooled Dice", "mean Dice of the classes, of the pixels of all images together"),
+            ("iou", "IoU", "intersection over union, averaged as `dice`"),
+            ("miou", "mIoU", "mean intersection over union of all classes, of all pixels together"),
+            ("dice_with_background", "Dice with background", "as `dice`, with the background as a class"),
+            ("random_dice", "Dice of random weights", "`dice` of the same network with random weights"),
+            ("color_dice", "Dice of mean colors", "`dice` of the mean color of every patch"),
+            ("ceiling_dice", "Dice of the grid", "`dice` of the true mask through the grid of tokens"),
+        )
+    ),
     Metric("mae", "mean absolute error; of ordered levels, how many apart", "target",
            lower_is_better=True, scale="log", by_size=True, rare_class_limits=False,
            title="mean absolute error"),

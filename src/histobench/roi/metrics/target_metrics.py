@@ -6,17 +6,22 @@ Counts are whole numbers: 1 for every row gives the metric itself, and 0 leaves 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.data.targets import BACKGROUND
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import TargetPredictions
 
 Floats = NDArray[np.float64]
 Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
+
+
+#: What a segmentation is shown with: the same network with random weights, mean colors, the grid itself.
+REFERENCES = ("random", "color", "ceiling")
 
 
 def target_metrics(predictions: TargetPredictions) -> dict[str, Score]:
@@ -38,6 +43,7 @@ def evaluate_target(predictions: TargetPredictions) -> Evaluate:
 _UNDEFINED = {
     "regression": "true or predicted values are the same for all of the test set",
     "survival": "the test set has no two patients whose order is known",
+    "mask": "no test image has this in truth or prediction",
     "multilabel": "the test set has one value of the label only",
 }
 
@@ -183,6 +189,58 @@ def _ordinal(predictions: TargetPredictions) -> Evaluate:
     return evaluate
 
 
+def image_dice(both: Floats, predicted: Floats, true: Floats, *, iou: bool = False) -> Floats:
+    """Dice (or IoU) of every image and class from pixels [n, classes]; NaN where a class is in neither."""
+    total = predicted + true
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(total > 0, both / (total - both) if iou else 2 * both / total, np.nan)
+
+
+def mean_of_images(values: Floats) -> Floats:
+    """The mean over classes [n] of values [n, classes], those that are NaN left out; NaN without any."""
+    known = np.isfinite(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
+
+
+def foreground(classes: Sequence[str]) -> NDArray[np.bool_]:
+    """Which classes are not background."""
+    return np.array([name.lower() != BACKGROUND for name in classes])
+
+
+def _mask(predictions: TargetPredictions) -> Evaluate:
+    """Dice and IoU of images and of all pixels; the same of the references, and of every class."""
+    true = predictions.truth
+    n, c = true.shape
+    every = predictions.predicted.reshape(n, -1, 2, c)  # of the encoder and each reference: both, predicted
+    fore = foreground(predictions.columns)
+    both, said = every[:, 0, 0], every[:, 0, 1]
+    dice = image_dice(both, said, true)
+    columns = {
+        "dice": mean_of_images(dice[:, fore]),
+        "iou": mean_of_images(image_dice(both, said, true, iou=True)[:, fore]),
+        "dice_with_background": mean_of_images(dice),
+    }
+    for place, name in enumerate(REFERENCES, start=1):
+        values = image_dice(every[:, place, 0], every[:, place, 1], true)
+        columns[f"{name}_dice"] = mean_of_images(values[:, fore])
+    columns |= {f"dice@{k}": dice[:, k] for k in range(c)}
+    values = np.stack(list(columns.values()), axis=1)
+    known = np.isfinite(values)
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        often = counts.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = (often @ np.where(known, values, 0.0)) / (often @ known)
+        pooled = [often @ part for part in (both, said, true)]
+        found = dict(zip(columns, means.T, strict=True))
+        found["pooled_dice"] = mean_of_images(image_dice(*pooled)[:, fore])
+        found["miou"] = mean_of_images(image_dice(*pooled, iou=True))
+        return found
+
+    return evaluate
+
+
 class _Ranked:
     """Predictions of one label in their order, highest first, with the places of equal ones."""
 
@@ -272,4 +330,5 @@ _EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {
     "survival": _survival,
     "multilabel": _multilabel,
     "ordinal": _ordinal,
+    "mask": _mask,
 }

@@ -29,12 +29,16 @@ from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import (
     CLASS,
     LINEAR_PROBE,
+    MASK,
     ROBUSTNESS,
     TARGETS,
     canonical_task,
     not_applicable,
 )
 from histobench.work.clusters import read_options
+
+#: A plan of this task alone predicts masks.
+SEGMENTATION = TARGETS[MASK].task.lower()
 
 
 def json_schema() -> str:
@@ -154,6 +158,10 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
             given.setdefault("tasks", (LINEAR_PROBE,) if given["target"] == CLASS else ())
         if not given.get("tasks", ("",)):
             del given["tasks"]
+    if "target" not in given and {str(task).lower() for task in given.get("tasks", ())} == {SEGMENTATION}:
+        given["target"] = MASK
+    if str(given.get("mask_classes") or "").endswith(".json"):
+        given["mask_classes"] = str((base / Path(given["mask_classes"]).expanduser()).absolute())
     target = given.get("target", CLASS)
     if target != CLASS and "tasks" not in given:
         given["tasks"] = (TARGETS[target].task,)

@@ -15,6 +15,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.patch_tokens import as_grid
+
 STORED_GRID = 14
 
 
@@ -79,6 +81,10 @@ class ConchV15(nn.Module):
     def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
         """Images of any size that 16 divides to [b, 768], not normalised."""
         return self.ln_contrast(self.attn_pool_contrast(self._tokens(images))[:, 0])
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The tokens of the trunk as a map."""
+        return as_grid(self._tokens(images), images, prefix=1, patch=16)
 
     def _tokens(self, images: Tensor) -> Tensor:
         # timm would enlarge the positions in its own way, so its embedding step is spelled out here.

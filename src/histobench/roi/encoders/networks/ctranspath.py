@@ -71,13 +71,21 @@ class CTransPath(SwinTransformer):
 
     def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
         """Images of 224 px or a multiple to [b, 768]."""
+        self._fit(images)
+        return super().forward(images)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The map of the last stage, whose stride is 32 px."""
+        self._fit(images)
+        return self.forward_features(images).permute(0, 3, 1, 2)
+
+    def _fit(self, images: Tensor) -> None:
         height, width = images.shape[-2:]
         if height % SIDE or width % SIDE:
             raise ValueError(f"ctranspath takes images whose sides {SIDE} divides, not {width} x {height} px")
         if (height // 4, width // 4) != self.patch_embed.grid_size:
             # The last stage shifts its windows only when the image holds more than one of them.
             self.set_input_size(img_size=(height, width), window_size=(WINDOW, WINDOW))
-        return super().forward(images)
 
 
 def build(*, depth: int | None = None) -> CTransPath:

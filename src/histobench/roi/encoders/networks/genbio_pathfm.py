@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.patch_tokens import as_grid
+
 WIDTH, HEADS, HIDDEN, PATCH, STORAGE, EPS = 1536, 24, 4096, 16, 4, 1e-6
 ROTARY_BASE = 100.0
 
@@ -136,6 +138,12 @@ class GenBioPathFM(nn.Module):
     def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
         """The CLS outputs of R, G and B side by side: [b, 4608]."""
         return self.tokens(images.flatten(0, 1).unsqueeze(1))[:, 0].unflatten(0, (-1, 3)).flatten(1)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The tokens of R, G and B side by side as a map: [b, 4608, h, w]."""
+        tokens = self.tokens(images.flatten(0, 1).unsqueeze(1))
+        grid = as_grid(tokens, images, prefix=1 + STORAGE, patch=PATCH)
+        return grid.unflatten(0, (-1, 3)).flatten(1, 2)
 
     def tokens(self, channels: Tensor) -> Tensor:
         """[n, 1, h, w] to [n, 1 + 4 + patches, 1536]: CLS, storage tokens, patches."""

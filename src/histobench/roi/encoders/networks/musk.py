@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.patch_tokens import as_grid
+
 WIDTH, HEADS, PATCH, EPS = 1024, 16, 16, 1e-5
 VOCABULARY, TEXT_POSITIONS = 64010, 1024
 TEXT_LENGTH = 100
@@ -188,6 +190,10 @@ class Musk(nn.Module):
             raise ValueError(f"musk has the outputs 'default' and 'ms', not {output!r}")
         quarters = torch.stack([self._cls(quarter) for quarter in enlarged_quarters(images)])
         return torch.cat([whole, quarters.mean(dim=0)], dim=-1)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The tokens of the trunk as a map."""
+        return as_grid(self.beit3.image_tokens(images), images, prefix=1, patch=PATCH)
 
     def project_image(self, features: Tensor) -> Tensor:
         """Stored features [n, 1024 or 2048] in the joint space, L2-normalised; only scale 1 is aligned."""

@@ -13,6 +13,8 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.patch_tokens import as_grid
+
 PATCH = 16
 #: Side of the stored grid of positions: images of up to 2,048 pixels.
 GRID = 128
@@ -62,6 +64,11 @@ class Radio(nn.Module):
     def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
         """The summary [b, 3 * width] of normalised images [b, 3, side, side]."""
         return self.blocks(self.patch_generator(images))[:, :SUMMARY].flatten(1)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The tokens behind the class tokens and registers as a map."""
+        tokens = self.blocks(self.patch_generator(images))
+        return as_grid(tokens, images, prefix=CLASS_TOKENS + REGISTERS, patch=PATCH)
 
 
 def build(*, width: int = 768, heads: int = 12, blocks: int = 12, depth: int | None = None) -> Radio:

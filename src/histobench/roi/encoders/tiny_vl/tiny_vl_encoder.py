@@ -105,6 +105,11 @@ class ImageTower(nn.Module):
             images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
         return self.layers(images).mean(dim=(2, 3))
 
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The map before the last stride: 7 x 7, whatever the size of the images."""
+        images = F.interpolate(images, size=(NATIVE_SIZE, NATIVE_SIZE), mode="bilinear", antialias=True)
+        return self.layers[:-3](images)
+
 
 class TinyTextTower(nn.Module):
     """Piece ids to one vector per text: mean of pieces per word, positions, one attention block, mean."""

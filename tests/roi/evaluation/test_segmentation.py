@@ -1,0 +1,288 @@
+"""Segmentation: exact geometry, Dice by every convention, and the traps that other benchmarks fell into."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchmetrics.segmentation import DiceScore, MeanIoU
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.masks import IGNORED, read_codes, read_mask
+from histobench.roi.metrics.target_metrics import target_metrics
+from histobench.roi.predictions import TargetPredictions
+from histobench.roi.protocols.segmentation import cut, head_loss, joined, patch_shares, tally, upsampled
+
+CODES = ((0, "background"), (1, "stroma"), (2, "gland"), (9, "ignore"))
+ENCODER = """
+import torch
+from torch.nn.functional import avg_pool2d
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class Colors(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 3
+        self.mix = torch.nn.Conv2d(3, 12, 4, stride=4)
+        torch.nn.init.constant_(self.mix.weight, 0.0)
+        with torch.no_grad():
+            for color in range(3):
+                self.mix.weight[color, color] = 1 / 16
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+    def patch_tokens(self, images):
+        return self.mix(images)
+
+
+class Cropped(Colors):  # resized to 20, of which the middle is taken
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=20, crop=16)
+
+
+class OwnCrop(Colors):
+    def __init__(self):
+        super().__init__()
+        spec = TransformSpec(resize=20, crop=16)
+        self.eval_transforms = lambda image: spec(image)
+
+
+class OwnPlain(Colors):
+    def __init__(self):
+        super().__init__()
+        spec = TransformSpec(resize=16, crop=16)
+        self.eval_transforms = lambda image: spec(image)
+
+
+class NoTokens(Colors):
+    patch_tokens = BasePatchEncoder.patch_tokens
+"""
+
+
+def _square(top: int, left: int, side: int = 10, size: int = 32) -> torch.Tensor:
+    plane = torch.zeros(1, size, size, dtype=torch.uint8)
+    plane[:, top : top + side, left : left + side] = 1
+    return plane
+
+
+def _predictions(counts: Any, classes: tuple[str, ...] = ("background", "gland")) -> TargetPredictions:
+    """Of pixels [n, 3, classes]; references are the same as the prediction."""
+    counts = np.asarray(counts)
+    said = np.repeat(counts[:, None, :2], 4, axis=1).reshape(len(counts), -1)
+    names = tuple(map(str, range(said.shape[1])))
+    images = tuple(map(str, range(len(counts))))
+    return TargetPredictions("mask", classes, counts[:, 2].astype(float), names, said.astype(float), images)
+
+
+@pytest.mark.parametrize(("shift", "dice"), [(0, 1.0), (2, 0.8), (5, 0.5), (10, 0.0)])
+def test_shifted_squares_have_the_dice_that_geometry_gives(shift: int, dice: float) -> None:
+    counts = tally(_square(4, 4), _square(4, 4 + shift), 2)
+    scores = target_metrics(_predictions(counts))
+    assert scores["dice"].value == pytest.approx(dice)
+    assert scores["iou"].value == pytest.approx(dice / (2 - dice))
+    assert scores["dice@1"].value == pytest.approx(dice)
+
+
+def test_every_convention_against_torchmetrics() -> None:
+    rng = np.random.default_rng(0)
+    truth, said = (torch.from_numpy(rng.integers(0, 3, size=(5, 16, 16))) for _ in range(2))
+    scores = target_metrics(_predictions(tally(truth, said, 3), ("background", "a", "b")))
+
+    def dice(**options: Any) -> float:
+        metric = DiceScore(num_classes=3, average="macro", input_format="index", **options)
+        return float(metric(said, truth))
+
+    def iou(**options: Any) -> float:
+        return float(MeanIoU(num_classes=3, input_format="index", **options)(said, truth))
+
+    wide = {"include_background": True}
+    narrow = {"include_background": False}
+    assert scores["dice"].value == pytest.approx(dice(aggregation_level="samplewise", **narrow), abs=1e-6)
+    assert scores["dice_with_background"].value == pytest.approx(
+        dice(aggregation_level="samplewise", **wide), abs=1e-6
+    )
+    assert scores["pooled_dice"].value == pytest.approx(dice(aggregation_level="global", **narrow), abs=1e-6)
+    assert scores["iou"].value == pytest.approx(iou(**narrow), abs=1e-6)
+
+
+def test_false_positives_of_an_absent_class_count_and_absent_classes_do_not() -> None:
+    classes = ("background", "a", "b")
+    right = [[90, 10, 0], [90, 10, 0], [90, 10, 0]]  # both, predicted, true pixels of each class
+    false = [[80, 10, 0], [80, 10, 10], [90, 10, 0]]
+    empty = [[100, 0, 0], [100, 0, 0], [100, 0, 0]]
+    assert target_metrics(_predictions([right], classes))["dice"].value == 1.0
+    assert target_metrics(_predictions([false], classes))["dice"].value == 0.5
+    # An image without foreground in truth and prediction says nothing about the foreground.
+    assert target_metrics(_predictions([right, empty], classes))["dice"].value == 1.0
+    assert target_metrics(_predictions([empty], classes))["dice"].value is None
+
+
+def test_tiles_cover_the_border_and_padding_is_ignored() -> None:
+    truth = np.random.default_rng(0).integers(0, 2, size=(37, 21)).astype(np.uint8)
+    tiles = cut(truth, 16, IGNORED)
+    assert len(tiles) == 3 * 2
+    assert (joined(tiles, 37, 21) == truth).all()
+    counts = tally(torch.from_numpy(tiles), torch.zeros(6, 16, 16, dtype=torch.uint8), 2).sum(axis=0)
+    assert counts[2].tolist() == np.bincount(truth.ravel()).tolist()  # every pixel, and no other
+    assert counts[1].tolist() == [truth.size, 0]
+
+
+def test_ignored_pixels_enter_neither_counts_nor_loss() -> None:
+    truth = _square(4, 4)
+    truth[:, :, 16:] = IGNORED
+    good, bad = _square(4, 4), _square(4, 4)
+    bad[:, :, 16:] = 1
+    assert (tally(truth, good, 2) == tally(truth, bad, 2)).all()
+    logits = torch.randn(1, 3, 2, 32, 32, requires_grad=True)
+    head_loss(logits, truth).backward()
+    assert logits.grad is not None
+    assert logits.grad[..., 16:].abs().max() == 0
+    assert logits.grad[..., :16].abs().max() > 0
+
+
+def test_the_loss_is_cross_entropy_plus_dice() -> None:
+    truth = torch.randint(0, 3, (2, 8, 8), dtype=torch.uint8)
+    logits = torch.randn(2, 1, 3, 8, 8)
+    shares = logits[:, 0].softmax(dim=1)
+    dice = []
+    for label in range(3):
+        one = (truth == label).float()
+        dice.append(2 * (shares[:, label] * one).sum() / (shares[:, label].sum() + one.sum()))
+    expected = torch.nn.functional.cross_entropy(logits[:, 0], truth.long()) + 1 - torch.stack(dice).mean()
+    assert torch.allclose(head_loss(logits, truth), expected, atol=1e-5)
+
+
+def test_the_grid_alone_restores_what_is_as_coarse_as_it() -> None:
+    truth = _square(8, 16, side=8)
+    shares = patch_shares(truth, (4, 4), 2)
+    assert shares[0, 1, 1, 2] == 1.0
+    assert shares.sum() == 16.0
+    found = upsampled(shares, 32).argmax(dim=1)
+    assert float(target_metrics(_predictions(tally(truth, found, 2)))["dice"].value or 0) > 0.7
+
+
+@pytest.mark.parametrize("ending", [".png", ".npy", ".tif"])
+def test_masks_are_read_by_their_codes_and_an_unknown_one_is_named(tmp_path: Path, ending: str) -> None:
+    codes = np.array([[0, 2], [9, 1]], dtype=np.uint8)
+
+    def write(values: Any) -> Path:
+        path = tmp_path / f"m{ending}"
+        if ending == ".npy":
+            np.save(path, values)
+        else:
+            Image.fromarray(values).save(path)
+        return path
+
+    assert read_mask(write(codes), CODES).tolist() == [[0, 2], [IGNORED, 1]]
+    with pytest.raises(HistobenchError, match=rf"m{ending}: the code 7 is not in `mask_classes`"):
+        read_mask(write(np.full((2, 2), 7, dtype=np.uint8)), CODES)
+
+
+def test_codes_may_share_a_class_and_are_declared_in_one_place(tmp_path: Path) -> None:
+    assert read_codes("3:tumor,1:stroma,4:tumor", tmp_path) == ((3, "tumor"), (1, "stroma"), (4, "tumor"))
+    with pytest.raises(HistobenchError, match="which code of the masks is which class"):
+        read_codes(None, tmp_path)
+    (tmp_path / "classes.json").write_text('{"0": "background", "1": "gland"}')
+    assert read_codes(None, tmp_path) == ((0, "background"), (1, "gland"))
+    for wrong in ("x:tumor,1:stroma", "1:tumor,1:stroma", "1:tumor,2:ignore"):
+        with pytest.raises(HistobenchError, match="mask_classes"):
+            read_codes(wrong, tmp_path)
+
+
+def _write_set(folder: Path, *, by_folders: bool = False) -> Path:
+    """Squares of another color in images of 40 x 24 pixels, of ten patients."""
+    rows = ["image_path,mask_path,group,split"]
+    for number in range(20):
+        rng = np.random.default_rng(number)
+        mask = np.zeros((24, 40), dtype=np.uint8)
+        top, left = 4 * rng.integers(0, 4), 4 * rng.integers(0, 8)
+        mask[top : top + 8, left : left + 8] = 2
+        mask[:, -1] = 9
+        pixels = np.where(mask[..., None] == 2, [160, 40, 90], [220, 200, 210]) + rng.normal(
+            0, 12, (24, 40, 3)
+        )
+        split = "train" if number < 10 else "test"
+        inside = f"{split}/" if by_folders else ""
+        for part, picture in (("images", pixels.clip(0, 255).astype(np.uint8)), ("masks", mask)):
+            (folder / part / inside).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(folder / part / inside / f"p{number // 2}_{number}.png")
+        rows.append(
+            f"images/p{number // 2}_{number}.png,masks/p{number // 2}_{number}.png,p{number // 2},{split}"
+        )
+    (folder / "classes.json").write_text(json.dumps({"0": "background", "2": "gland", "9": "ignore"}))
+    (folder / "squares.csv").write_text("\n".join(rows) + "\n")
+    (folder / "own.py").write_text(ENCODER)
+    return folder if by_folders else folder / "squares.csv"
+
+
+def _counts(results: Path, encoder: str, setting: str = "linear") -> Any:
+    table = next(results.rglob(f"{encoder}/uni/Segmentation/Segmentation_{setting}_detailed_results.csv"))
+    return np.genfromtxt(table, delimiter=",", names=True, dtype=None, encoding="utf-8", deletechars="")
+
+
+def test_from_the_command_with_intervals_references_and_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    data, results = _write_set(tmp_path), tmp_path / "r"
+    own = [f"{name}={tmp_path}/own.py:{name}" for name in ("Colors", "Cropped", "OwnCrop", "NoTokens")]
+    command = ["run", "--data", str(data), "--models", ",".join(own), "--tasks", "Segmentation"]
+    assert main([*command, "--results", str(results), "--dry-run"]) == 0
+    assert main([*command, "--results", str(results)]) == 0
+    said = capsys.readouterr().out
+    assert "2 tasks done" in said
+    assert "eval_transforms crops or resizes" in said
+    assert "does not define patch_tokens" in said
+    stored = json.loads(
+        next(results.rglob("Colors/**/Segmentation_linear_complete_results.json")).read_text()
+    )
+    metrics = stored["metrics"]
+    assert metrics["dice"] > 0.75
+    assert metrics["ceiling_dice"] > 0.75
+    assert {"random_dice", "color_dice", "miou", "pooled_dice"} <= metrics.keys()
+    assert stored["additional_info"]["val_use"].endswith("a fifth of the training patients")
+    intervals = json.loads(next(results.rglob("Colors/**/Segmentation_knn_intervals.json")).read_text())
+    assert intervals["num_groups"] == 5
+    assert intervals["metrics"]["dice"]["ci_lower"] < intervals["metrics"]["dice"]["value"]
+    assert "dice" in intervals["per_class"]["gland"]
+    # Resized and cropped images would not fit their masks: tiles have the size of the crop instead.
+    one, other = (_counts(results, name) for name in ("Colors", "Cropped"))
+    assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
+    assert one["true:gland"].sum() + one["true:background"].sum() == 10 * 24 * 39  # no border is dropped
+    assert main(["compare", str(results), "--task", "Segmentation", "--setting", "linear"]) == 0
+    said = capsys.readouterr().out
+    assert "Dice" in said
+    assert main([*command, "--results", str(results)]) == 0
+    assert "0 tasks done, 2 done before" in capsys.readouterr().out
+
+
+def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    data = _write_set(tmp_path, by_folders=True)
+    encoder = f"Colors={tmp_path}/own.py:Colors"
+    loaded = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
+    first = hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "a")
+    assert first.table().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
+    for path in (data / "masks" / "test").iterdir():  # other truth on test images alone
+        mask = np.array(Image.open(path))
+        Image.fromarray(np.where(mask == 2, 0, mask)).save(path)
+    hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "b")
+    hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "c", token_store=0)
+    one, other, again = (_counts(tmp_path / name, "Colors") for name in "abc")
+    # Where truth was not touched, the prediction is the same.
+    assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
+    assert np.abs(other["predicted:pixels:gland"] - again["predicted:pixels:gland"]).max() < 40
