@@ -7,6 +7,7 @@ import { Chart } from "../chart";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
 import { scatter, survival, type Survival } from "../charts/targets";
 import { Notice, Segments, TableDownloads } from "../parts";
+import { MaskView, type MaskData } from "./mask-run";
 import { Confusion, Metrics, Provenance, RunTitle } from "./run";
 
 interface Label {
@@ -18,8 +19,8 @@ interface Label {
 }
 
 /** Of each kind of target its own part. */
-export interface TargetData {
-  kind: "regression" | "survival" | "multilabel" | "ordinal";
+export interface TargetData extends MaskData {
+  kind: "regression" | "survival" | "multilabel" | "ordinal" | "mask";
   columns: string[];
   rows: number;
   groups: number | null;
@@ -38,7 +39,7 @@ export function TargetRun({ site, run, data }: { site: Site; run: number; data: 
   const noun = unitOf(site.boards[site.runs.board[run]]);
   const name = `${site.encoders[site.runs.encoder[run]].name}_${site.datasets[site.runs.dataset[run]].name}`;
   const about = `${count(target.rows, noun)}${target.groups && noun !== "patient" ? ` of ${count(target.groups, "group")}` : ""}, ${target.kind} (${target.columns.join(", ")})`;
-  const View = { regression: Regression, survival: SurvivalView, multilabel: Labels, ordinal: Levels }[target.kind];
+  const View = { regression: Regression, survival: SurvivalView, multilabel: Labels, ordinal: Levels, mask: MaskView }[target.kind];
   return (
     <>
       <RunTitle site={site} run={run} about={about} />

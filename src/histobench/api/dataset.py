@@ -325,6 +325,7 @@ def demo_dataset(
     size: int = 224,
     seed: int = 0,
     sites: Literal["", "crossed", "confounded"] = "",
+    masks: bool = False,
 ) -> Dataset:
     """Draw the synthetic demo tiles and load them: nine tissue classes, no patient, no download.
 
@@ -344,6 +345,9 @@ def demo_dataset(
         Seed of the drawing.
     sites : {"", "crossed", "confounded"}, default ""
         Also name the scanner and the stain of each tile; "confounded" ties classes to scanners.
+    masks : bool, default False
+        Draw glands in stroma with masks for the task Segmentation instead (54 images of 18 patients); of the
+        other parameters only `seed` counts.
 
     Returns
     -------
@@ -356,7 +360,11 @@ def demo_dataset(
     Dataset 'synthetic-crc': 9 classes, 27 train, 18 test images, 2 groups
     """
     from histobench.roi.data.demo import write_demo_dataset
+    from histobench.roi.data.demo_masks import draw_mask_tiles
 
+    if masks:
+        drawn = draw_mask_tiles(folder_path(folder, "folder"), seed=whole_number(seed, "seed", least=0))
+        return load_dataset(drawn, target="mask")
     table = write_demo_dataset(
         folder_path(folder, "folder"),
         name=text(name, "name"),

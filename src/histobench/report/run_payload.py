@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -178,6 +179,7 @@ def target_payload(
             "rows": len(predictions),
             "groups": groups or None,
             **draw.get(run.target, _points)(predictions),
+            **_examples(run),
         },
     }
 
@@ -243,6 +245,15 @@ def _each_label(predictions: TargetPredictions, *, intervals: Mapping[str, Inter
         "truth": packed(predictions.truth.astype(np.uint8)),
         "predicted": packed(encode(predictions.predicted)),
     }
+
+
+def _examples(run: StoredRun) -> dict[str, Any]:
+    """The sheet of the worst and best images of a segmentation, where it was written."""
+    path = TaskFiles.beside(run.path).examples
+    listed = run.info.get("examples")
+    if not isinstance(listed, list) or not path.is_file():
+        return {}
+    return {"examples": listed, "sheet": base64.b64encode(path.read_bytes()).decode()}
 
 
 def _each_class(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:

@@ -39,7 +39,12 @@ def _dinov2() -> nn.Module:
 
     return Dinov2WithRegistersModel(
         Dinov2WithRegistersConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=56, num_register_tokens=4
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=56,
+            patch_size=14,
+            num_register_tokens=4,
         )
     )
 
@@ -82,7 +87,10 @@ def test_a_change_of_one_patch_changes_the_token_at_its_place_most(name: str) ->
             changed = images.clone()
             changed[..., row * stride : (row + 1) * stride, column * stride : (column + 1) * stride] += 3.0
             moved = (network_tokens(network, changed) - before).norm(dim=1)[0]
-            assert divmod(int(moved.argmax()), side) == (row, column)
+            found = divmod(int(moved.argmax()), side)
+            # Padded convolutions look up to half a token to the side.
+            near = 1 if name in ("convolutions", "tiny-vl") else 0
+            assert max(abs(found[0] - row), abs(found[1] - column)) <= near
 
 
 @pytest.mark.parametrize("name", ["CLS, patch 16", "registers, patch 14"])

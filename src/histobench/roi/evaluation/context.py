@@ -284,6 +284,7 @@ class TaskResult:
     #: What is odd about the data, where that is not what the context says.
     caveats: tuple[str, ...] | None = None
     attention: TileAttention | None = None
+    sheet: NDArray[np.uint8] | None = None  # [h, w, 3], a picture of examples
 
     @classmethod
     def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:

@@ -29,7 +29,7 @@ from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, TaskFiles, claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
-from histobench.roi.results.writer import write_attention, write_episodes, write_task
+from histobench.roi.results.writer import write_attention, write_episodes, write_examples, write_task
 from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import CLASS, ON_IMAGES, UNTRAINED, canonical_task, not_applicable
 
@@ -245,6 +245,8 @@ def _write(
         write_episodes(files, result.episode_metrics, info=result.predictions.info)
     if result.attention is not None:
         write_attention(files, result.attention)
+    if result.sheet is not None:
+        write_examples(files, result.sheet)
     values = {name: score.value for name, score in result.scores.items()}
     return TaskRow(task, result.setting, values, len(result.predictions), caveats)
 

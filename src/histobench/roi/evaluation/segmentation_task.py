@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,6 +44,7 @@ from histobench.roi.protocols.segmentation import (
     TokenBank,
     TokenStore,
     cut,
+    joined,
     patch_shares,
     tally,
     train_heads,
@@ -55,6 +56,14 @@ LINEAR, NEIGHBORS = "linear", "knn"
 #: Tiles per forward pass where the plan leaves it open.
 FORWARD = {"cuda": 64}
 WHITE = 255
+#: Images of each end that the sheet of examples shows, the side of a panel, colors of classes; last: ignored.
+EXAMPLES, PANEL = 3, 160
+PALETTE = np.array(
+    [
+        *([235, 235, 240], [230, 159, 0], [86, 60, 160], [0, 158, 115], [213, 94, 0], [86, 180, 233]),
+        *([204, 121, 167], [240, 228, 66], [255, 255, 255]),
+    ]
+)
 
 #: Tiles [b, s, s, 3] of bytes to tokens [b, d, h, w] on the device.
 Tokens = Callable[[NDArray[np.uint8]], Tensor]
@@ -84,7 +93,8 @@ def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
             "readout": setting,
             **(found[""].info if setting == LINEAR else {}),
         }
-        yield _result(context, tiles, [*counts, ceiling], true, setting, info, parts.warnings)
+        result = _result(context, tiles, [*counts, ceiling], true, setting, info, parts.warnings)
+        yield _with_examples(result, tiles, parts.test, own, found[""].readouts[setting])
 
 
 def _result(
@@ -119,6 +129,47 @@ def _result(
     scores = {name: score for name, score in found.items() if "@" not in name}
     per_class = {name: {"dice": found[f"dice@{place}"]} for place, name in enumerate(classes)}
     return TaskResult(predictions, scores, per_class, [], setting, warnings=warnings)
+
+
+def _with_examples(
+    result: TaskResult, tiles: _Tiles, images: Sequence[RoiImage], tokens: Tokens, readout: Readout
+) -> TaskResult:
+    """The result with a sheet of its worst and best images: image, truth, prediction, mistakes."""
+    said = result.predictions
+    assert isinstance(said, TargetPredictions)
+    both, pixels = said.predicted.reshape(len(images), -1, 2, len(tiles.classes))[:, 0].swapaxes(0, 1)
+    dice = mean_of_images(image_dice(both, pixels, said.truth)[:, foreground(tiles.classes)])
+    order = [int(row) for row in np.argsort(dice, kind="stable") if np.isfinite(dice[row])]
+    shown = list(dict.fromkeys([*order[:EXAMPLES], *order[-EXAMPLES:]]))
+    if not shown:
+        return result
+    sheet = np.concatenate([_example(tiles, images[row], tokens, readout) for row in shown])
+    listed = [{"image": images[row].name, "dice": round(float(dice[row]), 4)} for row in shown]
+    info = {**said.info, "examples": listed}
+    return replace(result, predictions=replace(said, info=info), sheet=sheet)
+
+
+def _example(tiles: _Tiles, image: RoiImage, tokens: Tokens, readout: Readout) -> NDArray[np.uint8]:
+    """Four square panels of one image beside each other [s, 4 s, 3]."""
+    pixels = np.asarray(open_rgb(image.path))
+    height, width = pixels.shape[:2]
+    predicted = []
+    with torch.no_grad():
+        for _, part, _ in tiles.batches([image]):
+            found = upsampled(readout(tokens(part).float()), tiles.size).argmax(dim=1)
+            predicted.append(found.cpu().numpy().astype(np.uint8))
+    said = joined(np.concatenate(predicted), height, width)
+    truth = joined(tiles.read(image)[1], height, width)
+    wrong = np.where(truth == said, 0, 1)
+    panels = [
+        pixels,
+        PALETTE[np.where(truth == IGNORED, len(PALETTE) - 1, truth % (len(PALETTE) - 1))],
+        PALETTE[said % (len(PALETTE) - 1)],
+        np.array([[225, 225, 225], [200, 30, 40], [255, 255, 255]])[np.where(truth == IGNORED, 2, wrong)],
+    ]
+    side = (PANEL, PANEL)
+    shown = [Image.fromarray(p.astype(np.uint8)).resize(side, Image.Resampling.NEAREST) for p in panels]
+    return np.concatenate([np.asarray(picture) for picture in shown], axis=1)
 
 
 # Who is trained on, chosen by and tested on.
@@ -199,9 +250,9 @@ class _Tiles:
         for place, (pixels, truth) in zip(places, self._ahead([images[at] for at in places]), strict=True):
             kept.append((np.full(len(pixels), place), pixels, truth))
             while sum(len(each[0]) for each in kept) >= self.batch:
-                joined = [np.concatenate(parts) for parts in zip(*kept, strict=True)]
-                yield self._moved(joined, slice(0, self.batch))
-                kept = [tuple(part[self.batch :] for part in joined)]  # type: ignore[list-item]
+                whole = [np.concatenate(parts) for parts in zip(*kept, strict=True)]
+                yield self._moved(whole, slice(0, self.batch))
+                kept = [tuple(part[self.batch :] for part in whole)]  # type: ignore[list-item]
         left = [np.concatenate(parts) for parts in zip(*kept, strict=True)]
         if left and len(left[0]):
             yield self._moved(left, slice(None))
@@ -297,6 +348,7 @@ class _Found:
 
     counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    readouts: dict[str, Readout] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: ImageContext, tiles: _Tiles, tokens: Tokens, parts: _Parts) -> _Found:
@@ -336,7 +388,7 @@ class _Found:
             "num_train_tiles": store.count,
             "tokens": "kept in a temporary file" if store.is_whole else "computed again in every epoch",
         }
-        return cls({name: each[:, :2] for name, each in counts.items()}, info)
+        return cls({name: each[:, :2] for name, each in counts.items()}, info, final)
 
 
 def _parts_of(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:

@@ -25,6 +25,8 @@ INTERVALS = "_intervals.json"
 #: What attention the tiles of each patient have, and the names of those that have most.
 ATTENTION = "_attention.npz"
 TOP_TILES = "_top_tiles.csv"
+#: Of a segmentation: the worst and the best images, with truth, prediction and difference.
+EXAMPLES = "_examples.png"
 #: The folder with the results of other splits of the same images; no part of the ordinary tables.
 SPLITS = "splits"
 
@@ -69,6 +71,7 @@ class TaskFiles:
     intervals = _File(INTERVALS)
     attention = _File(ATTENTION)
     top_tiles = _File(TOP_TILES)
+    examples = _File(EXAMPLES)
 
     @classmethod
     def of(cls, results_dir: Path, task: str, setting: str = "") -> TaskFiles:

@@ -139,6 +139,14 @@ def write_attention(files: TaskFiles, attention: TileAttention) -> None:
     write_text(files.top_tiles, csv_text(["patient", "rank", "img_name", "attention"], rows))
 
 
+def write_examples(files: TaskFiles, sheet: NDArray[np.uint8]) -> None:
+    """Write a sheet [h, w, 3] of examples as a picture."""
+    from PIL import Image
+
+    with atomic_path(files.examples) as temporary, temporary.open("wb") as handle:
+        Image.fromarray(sheet).save(handle, format="PNG")
+
+
 def _places(attention: TileAttention) -> dict[str, NDArray[Any]]:
     if attention.coords is None or attention.slide_of is None:
         return {}
