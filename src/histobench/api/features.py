@@ -443,7 +443,6 @@ def evaluate(
     class_weight: Literal["balanced", "none"] = "balanced",
     cox_alpha: float = 0.07,
     l1_ratio: float = 0.5,
-    token_store: float = 20.0,
     choose_by: Literal["group", "image"] = "group",
 ) -> Benchmark:
     """Evaluate features, or arrays with labels.
@@ -509,9 +508,6 @@ def evaluate(
         Patho-bench: penalty of the Cox model of the preset patho-bench.
     l1_ratio : float, default 0.5
         Patho-bench: share of its L1 penalty; 0: L2 alone.
-    token_store : float, default 20.0
-        Segmentation: gigabytes of patch tokens that are kept in a temporary file; more are computed again in
-        every epoch.
     choose_by : {"group", "image"}, default "group"
         How to hold out data for model selection when there is no validation set: whole groups where the data
         has any, or single images as in the published recipes.

@@ -370,7 +370,7 @@ class Plan(TargetOptions):
 
 def feature_options() -> tuple[Declared, ...]:
     """The options of tasks on stored features."""
-    return tuple(each for each in options_of(Options) if each.name not in TUNE_KEYS)
+    return tuple(each for each in options_of(Options) if each.name not in IMAGE_KEYS)
 
 
 def plan_options() -> tuple[Declared, ...]:

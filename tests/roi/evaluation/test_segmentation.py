@@ -34,7 +34,8 @@ class Colors(BasePatchEncoder):
         self.eval_transforms = TransformSpec(resize=16, crop=16)
         self.embed_dim = 3
         self.mix = torch.nn.Conv2d(3, 12, 4, stride=4)
-        torch.nn.init.constant_(self.mix.weight, 0.0)
+        for values in self.mix.parameters():
+            torch.nn.init.zeros_(values)
         with torch.no_grad():
             for color in range(3):
                 self.mix.weight[color, color] = 1 / 16
