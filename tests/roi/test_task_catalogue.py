@@ -63,8 +63,8 @@ def test_a_task_is_known_in_any_case_and_others_are_not() -> None:
 
 
 def test_tasks_of_other_tools_stand_last_and_go_by_their_names() -> None:
-    assert sorted(["Segmentation", "Proto", "Linear-Probe", "Detection"], key=task_place) == [
-        "Linear-Probe", "Proto", "Detection", "Segmentation",
+    assert sorted(["Tracking", "Proto", "Linear-Probe", "Detection"], key=task_place) == [
+        "Linear-Probe", "Proto", "Detection", "Tracking",
     ]  # fmt: skip
     assert (task_words("KNN"), task_words("Detection")) == (
         "k-nearest-neighbor classification",
