@@ -187,7 +187,7 @@ def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.Capt
         str(tmp_path / "r"),
     ]
     columns = {"multilabel": ["--target-columns", "event,high"], "ordinal": ["--target-columns", "high"]}
-    for target in TARGETS:
+    for target in [each for each in TARGETS if each != "mask"]:  # masks need images of their own
         flags = ["--target", target, *columns.get(target, [])]
         assert main(["run", "--data", str(table), *encoders, *flags]) == 0
         assert TARGETS[target].task in capsys.readouterr().out
