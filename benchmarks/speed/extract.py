@@ -280,7 +280,8 @@ def run_case(
             ours["unit_loop_share"] = ours["unit_loop_images_s"] / ours["images_s_without_hashing"]
         if "images_s" in plain:
             result["speed_up"] = ours["images_s"] / plain["images_s"]
-    result["bound_by"] = "loading" if ours.get("share_of_ceiling", 1.0) < 0.85 else "the network"
+    if "images_s" in ours:
+        result["bound_by"] = "loading" if ours.get("share_of_ceiling", 1.0) < 0.85 else "the network"
     return result
 
 
@@ -312,7 +313,7 @@ def markdown(results: list[dict[str, Any]], peak: float) -> str:
                 number(ours, "ceiling_images_s", "{:.1f}/s"),
                 f"{text} ({number(ours, 'share_of_peak', '{:.0%}')})",
                 number(ours, "share_of_ceiling", "{:.0%}"),
-                item["bound_by"],
+                item.get("bound_by", "-"),
                 number(ours, "unit_loop_share", "{:.0%}"),
             ]
         else:
@@ -383,7 +384,21 @@ def main() -> int:
         Path(args.json).write_text(text)
     print(text)
     print(markdown(report["cases"], report["bf16_matmul_peak_tflops"]))
-    return 0
+    return 1 if failed_parts(report["cases"]) else 0
+
+
+def failed_parts(cases: list[dict[str, Any]]) -> list[str]:
+    """Print and return the measurements that did not run; without any case that is an error, too."""
+    failed = [
+        f"{case['case']}, {part}: {case[part]['error']}"
+        for case in cases
+        for part in ("pipeline", "plain")
+        if "error" in case[part]
+    ]
+    failed += [] if cases else ["no case was measured"]
+    for line in failed:
+        print(f"FAILED: {line}", file=sys.stderr)
+    return failed
 
 
 if __name__ == "__main__":

@@ -167,10 +167,18 @@ class Machine:
             f"{processor()}, {self.threads} threads of {os.cpu_count()} cores, {memory:.0f} GiB",
             f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             ", ".join(known(package) for package in ("torch", "numpy", "scikit-learn", "faiss-cpu")),
+            f"load {os.getloadavg()[0]:.1f}, {noise():.0%} between three runs of one product",
         ]
         if self.device != "cpu":
             parts.append(torch.cuda.get_device_name(self.device))
         return "; ".join(parts)
+
+
+def noise() -> float:
+    """Return how much longer the longest of three equal jobs took than the shortest."""
+    one = torch.ones(1024, 1024)
+    times = [clock(lambda: [one @ one for _ in range(20)])[0].wall for _ in range(4)][1:]
+    return max(times) / min(times) - 1
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -53,9 +54,16 @@ HIDDEN = {
     "completion": Command("main:completion", "print the completion script of a shell"),
 }
 
+#: Threads of torch that wait sleep instead of spinning, in this process and in those that it starts:
+#: beside other work on two cores a ViT-S was 2.5 times as fast with half the processor time.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
+    if argv is None:  # before torch is imported
+        for name, value in WAITING.items():
+            os.environ.setdefault(name, value)
     code = _run(list(sys.argv[1:] if argv is None else argv))
     if argv is None:  # the process ends with this call
         end_on_signals()

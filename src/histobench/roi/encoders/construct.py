@@ -25,6 +25,8 @@ from histobench.roi.encoders.checkpoint import (
 )
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Tokenizer, family_of
+from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.tiny_vl import WEIGHTS
 from histobench.roi.encoders.weights import check_owner, find_weights, resolve_companion, resolve_weights
 from histobench.roi.encoders.weights_download import other_revision
 from histobench.roi.encoders.zoo import load_zoo
@@ -360,14 +362,10 @@ def construct(
         network = family_of(spec).build(spec, depth=depth)
     if checkpoint is None:
         fill_with_seed(network, SEED)
-        identity: dict[str, Any] = {"weights": f"random:{SEED}"}
     else:
         check_config(spec, checkpoint, network)
         load_weights(spec, network, checkpoint)
-        identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint, only=spec.source.only)}"}
-        revision = other_revision(spec, checkpoint) if allow_revision else ""
-        if revision:
-            identity["revision"] = revision
+    identity = _weights_identity(spec, checkpoint, allow_revision)
     if spec.text is None:
         return _freeze(ZooEncoder(spec, network), spec, identity)
     files = spec.text.files
@@ -376,6 +374,37 @@ def construct(
         return {path.name: path for path in (resolve_companion(spec, checkpoint, file) for file in files)}
 
     return _freeze(ImageTextEncoder(spec, network, find_files), spec, identity)
+
+
+class StandIn(BasePatchEncoder):
+    """An encoder of the zoo without its network: all that names its features, to find them in the cache."""
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        self.embed_dim = spec.dim
+        self.precision = PRECISIONS[spec.precision]
+        self.eval_transforms = spec.transform
+
+
+def stand_in(
+    spec: EncoderSpec, *, weights: str | None = None, allow_revision: bool = False
+) -> BasePatchEncoder:
+    """Return what `construct` would return, without a network; weights are hashed only if they changed."""
+    if spec.source.kind == "project":
+        identity = {"weights": f"sha256:{sha256_of(WEIGHTS)}"}
+    else:
+        is_seeded = spec.source.kind == "seed"
+        checkpoint = None if is_seeded else resolve_weights(spec, weights, allow_revision=allow_revision)
+        identity = _weights_identity(spec, checkpoint, allow_revision)
+    return _freeze(StandIn(spec), spec, identity)
+
+
+def _weights_identity(spec: EncoderSpec, checkpoint: Path | None, allow_revision: bool) -> dict[str, Any]:
+    if checkpoint is None:
+        return {"weights": f"random:{SEED}"}
+    identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint, only=spec.source.only)}"}
+    revision = other_revision(spec, checkpoint) if allow_revision else ""
+    return identity | ({"revision": revision} if revision else {})
 
 
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:

@@ -160,6 +160,18 @@ def create_encoder(
     return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
 
 
+def encoder_stand_in(
+    name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
+) -> BasePatchEncoder | None:
+    """Return an encoder of the zoo without its network; None for others, which are known once built."""
+    if names_a_file(name) or names_a_model(name) or name in _REGISTERED or name in _plug_ins():
+        return None
+    from histobench.roi.encoders.construct import stand_in
+
+    spec = get_spec(name).with_size(resize_size)
+    return stand_in(spec, weights=weights, allow_revision=allow_revision)
+
+
 def why_unresolved(
     name: str,
     *,

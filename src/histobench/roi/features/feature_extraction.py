@@ -27,6 +27,7 @@ from histobench.roi.data.check import copies_in
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.encoders.transform import TransformSpec
@@ -39,6 +40,7 @@ from histobench.roi.features.fingerprint import (
     describe_encoder,
     feature_set_fingerprint,
     fingerprint,
+    versions,
 )
 from histobench.roi.features.inference.device_runner import PRECISION, DeviceRunner, EncoderState
 from histobench.roi.features.inference.forward import resolve_precision
@@ -66,6 +68,10 @@ log = logging.getLogger(__name__)
 TRIAL_IMAGES = 32
 #: Cached images that are computed again without a word.
 FEW = 32
+#: Under this name a cache keeps the versions of the libraries under which its rows were last computed or
+#: compared. With the same versions a zoo encoder whose images are all cached is not built.
+VERSIONS = "versions"
+LIBRARIES = ("torchvision", "transformers", "open_clip_torch", "safetensors")
 #: Shards of which a copy on this machine's own disk is made at a time.
 SHARDS_PER_COPY = 8
 
@@ -186,17 +192,20 @@ class _Run:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1, thread_name_prefix="histobench-inventory") as background:
                 hashing = background.submit(take_inventory, self.dataset, pool, self._memory, self.hashed)
-                built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
+                made = [self._stand_in(item) or self._built(item) for item in self.given]
                 inventory = hashing.result()
             for text in copies_in(self.dataset, inventory.keys):
                 log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
             with closing(inventory):
-                if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):
+                if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in made):
                     pool.close()  # transforms of the user's own stay in this process
                     pool = ThreadPool(pool.workers)
-                for encoder in built:
+                for encoder in made:
                     check_batch(encoder, list(inventory.refs.values()), self.device)
-                states = [self._state(encoder, inventory) for encoder in built]
+                states = [
+                    self._with_network(item, self._state(encoder, inventory), inventory)
+                    for item, encoder in zip(self.given, made, strict=True)
+                ]
                 self._check_files(states)
                 states = [self._trusted(state, inventory) for state in states]
                 with closing(pool), self._alone(states, inventory):
@@ -204,12 +213,43 @@ class _Run:
                     bad = self._compute(states, missing, inventory, pool)
         problems = problems_of(self.dataset, inventory.keys, inventory.unreadable, bad)
         self._stop_at(problems)
+        for state in states:
+            self._note_versions(state)
         return [
             self._write(state, item.name, split, inventory, problems, set(lacking))
             for item, state, lacking in zip(self.given, states, missing, strict=True)
             for split in SPLITS
             if self.dataset.splits.get(split)
         ]
+
+    def _built(self, item: BasePatchEncoder | EncoderRecipe) -> BasePatchEncoder:
+        return item if isinstance(item, BasePatchEncoder) else item.build()
+
+    def _stand_in(self, item: BasePatchEncoder | EncoderRecipe) -> BasePatchEncoder | None:
+        """Return a zoo encoder without its network, if the cache knows it and nothing else is asked for."""
+        if isinstance(item, BasePatchEncoder) or self.settings.recheck != "auto" or self.settings.no_cache:
+            return None
+        encoder = item.stand_in()
+        known = encoder is not None and any(is_cached(self.root, each) for each in self._named(encoder)[1:])
+        return encoder if known else None
+
+    def _with_network(
+        self, item: BasePatchEncoder | EncoderRecipe, state: EncoderState, inventory: HashInventory
+    ) -> EncoderState:
+        """Return the state, with the network built if images are missing or libraries have changed."""
+        if not isinstance(state.encoder, StandIn):
+            return state
+        checked = state.cache.decision(VERSIONS) == versions(*LIBRARIES)
+        if checked and not self._missing(state.cache, inventory):
+            return state
+        return self._state(self._built(item), inventory)
+
+    def _note_versions(self, state: EncoderState) -> None:
+        """Remember with which libraries the rows of a zoo encoder were computed or compared."""
+        if not isinstance(state.encoder, StandIn) and "family" in state.encoder.identity:
+            with suppress(HistobenchError):  # a cache that is mounted read-only
+                if self.settings.recheck != 0:
+                    state.cache.decide(VERSIONS, versions(*LIBRARIES))
 
     @contextmanager
     def _pool(self) -> Iterator[Pool]:
@@ -227,10 +267,8 @@ class _Run:
             )
 
     def _state(self, encoder: BasePatchEncoder, inventory: HashInventory) -> EncoderState:
-        precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
+        precision, exact, fast = self._named(encoder)
         kind = torch.device(self.device).type
-        exact = describe_encoder(encoder, precision=precision, numerics=f"exact on {kind}")
-        fast = describe_encoder(encoder, precision=precision, numerics="fast")
         cache = self._cache(exact if self.settings.is_exact(precision) else fast)
         if precision == "fp32" and self.settings.compile == "auto" and is_cached(self.root, exact):
             known = self._cache(exact)  # serves, if it has all images
@@ -239,6 +277,13 @@ class _Run:
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
         return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
+
+    def _named(self, encoder: BasePatchEncoder) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Return the precision, and the descriptions of features by exact and by fast arithmetic."""
+        precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
+        kind = torch.device(self.device).type
+        exact = describe_encoder(encoder, precision=precision, numerics=f"exact on {kind}")
+        return precision, exact, {**exact, "numerics": "fast"}
 
     def _cache(self, description: Mapping[str, Any]) -> RowCache:
         cache = RowCache(self.root, description)
@@ -284,6 +329,8 @@ class _Run:
 
     def _trusted(self, state: EncoderState, inventory: HashInventory) -> EncoderState:
         """The state with its cached rows, if some of them computed again come out the same; else without."""
+        if isinstance(state.encoder, StandIn):  # compared with the same libraries before
+            return state
         keys = [key for key in self._keys(inventory) if key in state.cache.rows]
         asked = self.settings.recheck
         count = asked if isinstance(asked, int) else images_to_recheck(len(keys), state.encoder)
@@ -433,9 +480,9 @@ class _Run:
             for item in self.given:
                 assert isinstance(item, EncoderRecipe)
                 try:
-                    encoder = item.build()
+                    encoder = self._stand_in(item) or item.build()
                     check_batch(encoder, list(inventory.refs.values()), self.device)
-                    state = self._state(encoder, inventory)
+                    state = self._with_network(item, self._state(encoder, inventory), inventory)
                     self._check_files([state])
                     state = self._trusted(state, inventory)
                     lacking = self._missing(state.cache, inventory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from histobench.roi.encoders.base import BasePatchEncoder
@@ -40,10 +40,14 @@ class EncoderRecipe:
     def build(self) -> BasePatchEncoder:
         from histobench.roi.encoders.registry import create_encoder
 
+        return create_encoder(self.name, **self._given())
+
+    def stand_in(self) -> BasePatchEncoder | None:
+        """Return the encoder without its network, where the zoo says all that names its features."""
+        from histobench.roi.encoders.registry import encoder_stand_in
+
+        return encoder_stand_in(self.name, **self._given())
+
+    def _given(self) -> dict[str, Any]:
         weights = str(Path(self.weights).expanduser()) if self.weights else None
-        return create_encoder(
-            self.name,
-            resize_size=self.resize_size,
-            weights=weights,
-            allow_revision=self.allow_revision,
-        )
+        return {"resize_size": self.resize_size, "weights": weights, "allow_revision": self.allow_revision}

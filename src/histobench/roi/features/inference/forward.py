@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.folders import cache_dir
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
@@ -263,6 +265,8 @@ class Forward:
 
     def compile(self, backend: str = "inductor") -> None:
         """Let the first batch compile the network for this batch size; if that fails, go on without."""
+        # Programs are kept for later runs, beside the features that they compute.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
         # It reports at length that a machine without a GPU has none.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         # On a CPU weights become constants of the program, laid out as its convolutions want them.

@@ -49,16 +49,19 @@ def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype) 
     return best
 
 
-#: Seconds of work without compilation from which compiling is worth its own time (a minute or so).
-PAYS_FROM = {"cuda": 150.0, "cpu": 150.0}
+#: Seconds of work without compilation from which compiling is worth its own time. On a CPU that is a minute
+#: or so: from 20 times as much work on it costs 5 % at most, even where the program becomes no faster.
+PAYS_FROM = {"cuda": 150.0, "cpu": 20 * 60.0}
 
 CPU_SAMPLE = 4
+#: With fewer images no network of today takes that long on a CPU, and none is measured.
+LEAST_ON_CPU = 1000
 
 
 def worth_compiling(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, images: int) -> bool:
     """Whether the job is long: timed on one batch of black images, after one to warm up."""
     kind = torch.device(forward.device).type
-    if kind not in PAYS_FROM or (kind == "cpu" and not has_compiler()):
+    if kind not in PAYS_FROM or (kind == "cpu" and (images < LEAST_ON_CPU or not has_compiler())):
         return False
     batch = forward.batch
     if kind == "cpu":  # a few images tell as much there, and a batch would be noticed
