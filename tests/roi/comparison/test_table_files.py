@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError
 from histobench.core.record_files import ArrayOf, read_record, write_record
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs, dataset_table
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
-from histobench.roi.units.comparing import _known, read_table, write_table
+from histobench.roi.units.comparing import read_table, write_table
 
 Write = Callable[..., Path]
 
@@ -125,49 +124,20 @@ def test_a_record_comes_back_with_the_types_and_bits_it_had(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("wrong", "where"),
+    "wrong",
     [
-        ({"inner": {"values": [1.5, 2.5], "inside": INNER.inside}}, "inner.values: .*expected an array"),
-        ({"inner": {"values": ["<f8", [1, 3], "AAAA"], "inside": INNER.inside}}, "expected an array"),
-        (
-            {"inner": replace(INNER, values=INNER.values.astype(np.float32))},
-            "array of float64, found float32",
-        ),
-        ({"inner": replace(INNER, inside=INNER.values)}, "inner.inside: .*array of bool, found float64"),
-        ({"inner": {"values": {"array": 7}, "inside": {"array": -1}}}, "expected an array, found dict"),
-        ({"ranks": {"a": [1, 2.5]}}, "ranks.a.1: Input should be a valid integer"),
-        ({"ranks": {"a": [1]}}, "ranks.a.1: Field required"),
-        ({"share": "0.3"}, "share: Input should be a valid number"),
-        ({"share": True}, "share: Input should be a valid number"),
-        ({"share": None}, "share: Input should be a valid number"),
-        ({"name": 1}, "name: Input should be a valid string"),
-        ({"notes": "text"}, "notes: Input should be a valid (tuple|array)"),
-        ({"more": 1}, "more: Unexpected keyword argument"),
-        ({"notes": ...}, "as it was written"),  # a field with a default is missing
-        ({"name": ...}, "name: Field required"),
+        {"inner": {"values": [1.5, 2.5], "inside": INNER.inside}},
+        {"inner": replace(INNER, values=INNER.values.astype(np.float32))},
+        {"inner": {"values": {"array": 7}, "inside": {"array": -1}}},
+        {"ranks": {"a": [1, 2.5]}},
+        {"share": "0.3"},
+        {"more": 1},
+        {"name": ...},
     ],
 )
-def test_a_value_of_the_wrong_type_is_an_error_that_names_the_file(
-    tmp_path: Path, wrong: dict[str, Any], where: str
-) -> None:
+def test_a_file_with_a_value_of_the_wrong_type_is_not_used(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = tmp_path / "a.npz"
     values = {field.name: getattr(OUTER, field.name) for field in fields(OUTER)} | wrong
     kept = {name: value for name, value in values.items() if value is not ...}
     write_record(path, make_dataclass("Other", kept)(**kept), about={})
-    with pytest.raises(HistobenchError, match=where) as caught:
-        read_record(path, Outer, about={})
-    assert str(path) in str(caught.value)
-
-
-def test_a_table_whose_arrays_are_lists_is_refused(write_run: Write, tmp_path: Path) -> None:
-    """Three encoders, each with one of three items of a list, were taken for an array of three."""
-    for encoder, signal in (("alpha", 2.0), ("beta", 1.2), ("gamma", 0.4)):
-        write_run(encoder, signal)
-    runs, path = load_runs(tmp_path / "results"), tmp_path / "table.npz"
-    table = dataset_table("Colon", runs, CompareSettings())
-    assert table.standings is not None
-    best = replace(table.standings.best, members=["|b1", [3], "AQAA"])  # type: ignore[arg-type]
-    wrong = replace(table, standings=replace(table.standings, best=best))
-    write_record(path, wrong, about=_known(runs, CompareSettings()))
-    with pytest.raises(HistobenchError, match=r"table\.npz.*standings\.best\.members: .*expected an array"):
-        read_table(path, runs, CompareSettings())
+    assert read_record(path, Outer, about={}) is None
