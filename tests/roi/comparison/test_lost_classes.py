@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.roi.comparison.metric_function import CLASS_MEANS, all_metrics, one_metric, over_all_classes
+from histobench.roi.comparison.metric_function import CLASS_MEANS, all_metrics, over_all_classes
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import bca_interval, percentile_interval
 
@@ -32,9 +32,6 @@ def test_means_over_classes_are_undefined_where_a_class_is_lost_and_unchanged_el
             assert np.isfinite(values[::2]).all()  # a mean over two classes of three
             expected[::2] = np.nan
         np.testing.assert_array_equal(whole[name], expected, name)
-    several = one_metric({"x": predictions, "y": predictions}, "balanced_accuracy")
-    by_run = over_all_classes(several, predictions.labels, metric="balanced_accuracy")(counts)
-    np.testing.assert_array_equal(by_run["y"], whole["balanced_accuracy"])
 
 
 def test_few_defined_resamples_are_no_interval() -> None:

@@ -20,11 +20,8 @@ Floats = NDArray[np.float64]
 Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
 
 
-def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: str | None = None) -> Evaluate:
-    """As `evaluate`, but a mean over classes is undefined on counts that lack a class of `labels`.
-
-    `metric` says what all its values are, where they are of one metric and called by the run.
-    """
+def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64]) -> Evaluate:
+    """Make means over classes undefined on counts that lack a class of `labels`."""
     of_class = (labels[:, None] == np.unique(labels)).astype(np.float64)
 
     def whole(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
@@ -33,7 +30,7 @@ def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: s
         if not lacking.any():
             return values
         return {
-            name: np.where(lacking, np.nan, found) if (metric or name) in CLASS_MEANS else found
+            name: np.where(lacking, np.nan, found) if name in CLASS_MEANS else found
             for name, found in values.items()
         }
 
