@@ -83,7 +83,8 @@ def read_record(path: Path, kind: type[T], *, about: Mapping[str, Any]) -> T | N
             count = sum(name.endswith(".npy") for name in archive.namelist())
             arrays = [_array(archive, f"{number}.npy") for number in range(count)]
         record: T
-        (record,) = _adapter(kind).validate_json(b"[" + text + b"]", strict=True, context=arrays)
+        adapter = _adapter(kind)  # type: ignore[arg-type]
+        (record,) = adapter.validate_json(b"[" + text + b"]", strict=True, context=arrays)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError):
         return None  # pydantic's error is a ValueError
     return record
