@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+import histobench.roi.published.verify as verify_module
 from histobench.cli.main import main
 from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
@@ -227,6 +228,37 @@ def test_names_are_not_trusted_and_scripts_can_tell(
     )
     if images == 200:
         assert written[0]["because"] == "another number of images (theirs 977, ours 200)"
+
+
+@pytest.mark.parametrize(("shift", "same"), [(0, True), (1, False)])
+def test_names_of_images_are_compared_with_the_downloaded_dataset(
+    shift: int, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify_module._published_names.cache_clear()
+    monkeypatch.setenv("HISTOBENCH_DATA", str(tmp_path / "data"))
+    folder = tmp_path / "data" / "mhist"
+    folder.mkdir(parents=True)
+    (folder / "dataset.json").write_text('{"dataset": "mhist"}')
+    rows = [f"images/{k}.png,{'ab'[k % 2]},{'test' if k < 977 else 'train'}" for k in range(990)]
+    (folder / "mhist.csv").write_text("\n".join(["image_path,label,split", *rows]))
+    (folder / "mhist.txt").write_text("a,0\nb,1\n")
+    labels = np.arange(977) % 2
+    names = tuple(f"{k + shift}.png" for k in range(977))
+    (published,) = (p for p in published_values() if (p.dataset, p.encoder) == ("mhist", "kaiko-vitb16"))
+    write_task(
+        tmp_path / "r" / "mhist" / published.encoder,
+        published.task,
+        Predictions(np.eye(2)[labels], labels, labels, ("a", "b"), names),
+        identity=RunIdentity("mhist", published.encoder, preset=published.preset),
+        scores={published.metric: Score(1.0)},
+        per_class={},
+        confusion_matrix=[[0, 0], [0, 0]],
+    )
+    (found,) = (verdict for verdict in verify(tmp_path / "r") if verdict.published == published)
+    assert found.ours.same_names is same
+    assert ("the same image names" if same else "other image names") in found.compared_on
+    assert same or found.because.startswith("other images (their names are not those of mhist")
+    verify_module._published_names.cache_clear()
 
 
 def test_what_was_compared_is_told_where_a_number_of_images_is_unknown() -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import shown_intervals
+from histobench.roi.data.image_table import file_name
+from histobench.roi.data.source import load_dataset
+from histobench.roi.registry.install import locate
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.task_catalogue import ROBUSTNESS
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS, ROBUSTNESS
 
 # The published numbers of the package, read and checked.
 
@@ -102,6 +106,7 @@ class OurValue:
     path: Path
     no_interval: str = ""  # why there is none
     n_images: int | None = None  # test images, or all images of a robustness index
+    same_names: bool | None = None  # as in the published split; None where that is not on this machine
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class Verification:
         ours, theirs = self.ours.n_images, self.published.n_images
         mine = "unknown number of images" if ours is None else f"{ours:,} images"
         said = "number not published" if theirs is None else f"published: {theirs:,}"
-        return f"{self.ours.dataset}: {mine} ({said}; identity of the images not checked)"
+        names = {None: "identity of the images not checked", True: "the same image names"}
+        return f"{self.ours.dataset}: {mine} ({said}; {names.get(self.ours.same_names, 'other image names')})"
 
 
 def verify(results_dir: str | Path) -> list[Verification]:
@@ -169,6 +175,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     caveats=run.caveats,
                     path=run.path,
                     n_images=run.num_samples,
+                    same_names=_same_names(run),
                 )
     for pack in load_robustness(results_dir):
         info = pack.content["additional_info"]
@@ -190,6 +197,22 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     path=pack.path,
                     n_images=int(pack.content["num_samples"]),
                 )
+
+
+def _same_names(run: StoredRun) -> bool | None:
+    """Whether the test images of a run are called as those of the public dataset that was downloaded."""
+    known = _published_names(run.identity.dataset) if run.target == CLASS else None
+    return None if known is None else {file_name(name) for name in run.predictions.img_names} == known
+
+
+@lru_cache(maxsize=8)
+def _published_names(dataset: str) -> frozenset[str] | None:
+    try:
+        place = locate(dataset)
+        images = load_dataset(place.table, classes_file=place.classes_file) if place else None
+    except HistobenchError:  # not a public dataset, or its table cannot be read
+        return None
+    return images and frozenset(file_name(image.name) for image in images.splits.get("test", ()))
 
 
 def judge(published: PublishedValue, ours: OurValue) -> Verification:
@@ -219,6 +242,8 @@ def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
     # Names are given by people; the number of images tells whether they are the published ones.
     if published.n_images and ours.n_images and published.n_images != ours.n_images:
         found.append(f"another number of images (theirs {published.n_images:,}, ours {ours.n_images:,})")
+    elif ours.same_names is False:
+        found.append(f"other images (their names are not those of {ours.dataset} as it is downloaded)")
     fields: Sequence[tuple[str, str, str]] = (
         ("split", published.dataset, ours.dataset),
         ("encoder variant", published.encoder, ours.encoder),
