@@ -250,7 +250,7 @@ _PASSED = {
     "near-duplicate": "no image looks like one in another split (re-saved, resized)",
     "group in two splits": "no group is in two splits",
     "double image": "no image is there twice within a split",
-    "sites": "classes and sites are crossed, and no site is in test alone or never in test",
+    "sites": "classes and sites are crossed, and every site is in the training and in the test set",
 }
 _NO_GROUPS = (
     "no groups (patients, slides) are known: one patient's images may be in train and in test; "

@@ -221,10 +221,10 @@ def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     marks = "; * may be the best" if tested else ""
     reasons = list(dict.fromkeys(each.no_intervals for each in found if each.no_intervals))
     if reasons and all(each.no_intervals for each in found):
-        yield f"{shown}{marks}. No intervals, no tests: {reasons[0]}."
+        yield f"{shown}{marks}. No intervals or tests: {reasons[0]}."
     else:
         yield f"{shown} [95% interval]{marks}."
-        yield from (f"No intervals, no tests for some datasets: {reason}." for reason in reasons[:1])
+        yield from (f"No intervals or tests for some datasets: {reason}." for reason in reasons[:1])
     if compared and tested and not reasons:
         looks = " or ".join(
             f"the {count} {what}" for count, what in ((tasks, "tasks"), (len(found), "datasets")) if count > 1
@@ -233,9 +233,9 @@ def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
         yield f"Corrected for all pairs of encoders within a task{further}."
     notes = len({note for each in found for note in each.notes})
     if notes or hidden:
-        parts = [f"{count_of(notes, 'note')} on single numbers"] if notes else []
+        parts = [f"{count_of(notes, 'note')} about individual results"] if notes else []
         parts += [f"{count_of(hidden, 'result')} of other runs in this folder"] if hidden else []
-        yield f"Not shown here: {', '.join(parts)}."
+        yield f"Not shown: {', '.join(parts)} (--verbose)."
 
 
 def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:

@@ -113,7 +113,7 @@ def test_without_intervals_nothing_is_called_a_tie(write_run: Write) -> None:
     for encoder in ENCODERS:
         folder = write_run(encoder, task="KNN", groups=True, n=15).parent
     text = "\n".join(screen(folder, tasks=["KNN"]))
-    assert "No intervals, no tests: too few groups: 3" in text
+    assert "No intervals or tests: too few groups: 3" in text
     assert "*" not in text
     assert "best" not in text
     assert "Answer: On Colon (KNN; 15 test images of 3 patients or slides)" in text

@@ -386,5 +386,5 @@ def test_a_plan_of_the_command_line_takes_the_names_and_every_table_warns(
     capsys.readouterr()
     assert main(["models", "show", "timm:test_vit@mean"]) == 0
     shown = capsys.readouterr().out
-    assert "nobody has compared" in shown
+    assert "not validated against the authors" in shown
     assert "short side to 168 (bicubic), crop 160" in shown

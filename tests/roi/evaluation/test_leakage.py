@@ -35,7 +35,7 @@ def test_the_same_features_in_both_are_counted() -> None:
     rows[4] = train[8]
     rows[4, 5] += 1  # nearly the same is another image
     (found,) = leaks(features(rows), {"training": features(train)})
-    assert found.startswith("3 of 100 test images have the very features of a training image")
+    assert found.startswith("3 of 100 test images have the same features as a training image")
 
 
 def test_the_test_set_given_as_validation_set_is_found() -> None:

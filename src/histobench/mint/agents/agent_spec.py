@@ -85,7 +85,7 @@ class AgentSpec:
         if os.environ.get(PLAIN_HTTP) != "1":
             raise HistobenchError(
                 f"{self} would send {what} unencrypted to {parts.hostname}; "
-                f"write https://, or set {PLAIN_HTTP}=1 if nobody can listen on the way"
+                f"write https://, or set {PLAIN_HTTP}=1 on a trusted network"
             )
 
     def __str__(self) -> str:

@@ -288,7 +288,7 @@ def commercial_use(licence: str, facts: Facts | None = None) -> tuple[str, str]:
     >>> commercial_use("CC-BY-NC-ND-4.0")
     ('restricted', 'CC-BY-NC-ND-4.0 does not allow commercial use')
     >>> commercial_use("Some terms of use")
-    ('unclear', 'Some terms of use has terms of its own: read them')
+    ('unclear', 'Some terms of use is a custom license; read its terms')
     """
     if facts is not None and facts.why:
         return facts.commercial, f"{licence}, but {facts.why}"
@@ -298,7 +298,7 @@ def commercial_use(licence: str, facts: Facts | None = None) -> tuple[str, str]:
         return "restricted", f"{licence} does not allow commercial use"
     if licence in ("", "unstated", "unknown", "not stated"):
         return "unclear", "its license is not known"
-    return "unclear", f"{licence} has terms of its own: read them"
+    return "unclear", f"{licence} is a custom license; read its terms"
 
 
 def shown_params(count: int | None) -> str:

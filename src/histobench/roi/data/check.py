@@ -96,9 +96,9 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
         train = {values[k] for k in known if splits[k] != "test"}
         if test and train:
             for site in sorted(test - train):
-                yield f"{column} {site!r} is in test alone: its images are judged without training on it"
+                yield f"{column} {site!r} occurs only in the test set"
             for site in sorted(train - test):
-                yield f"{column} {site!r} is never in test: nothing is measured there"
+                yield f"{column} {site!r} does not occur in the test set"
         if unknown := len(values) - len(known):
             yield f"{unknown:,} images have no {column}; they are left out of what is said about it"
 

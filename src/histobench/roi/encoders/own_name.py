@@ -15,7 +15,7 @@ TIMM, HUGGING_FACE = "timm:", "hf:"
 #: Features that another tool computed, as `NAME=features:PATH`; results call them `NAME@elsewhere`.
 ELSEWHERE = "features:"
 #: What results say of features from such a model, and of features that were not computed here.
-UNCHECKED = "nobody has compared these features with those of the authors' code"
+UNCHECKED = "these features are not validated against the authors' code"
 COMPUTED_ELSEWHERE = "computed elsewhere"
 #: What may follow a model's name: `timm:vit_base_patch16_224@mean`.
 MODEL_POOLINGS = ("pooled", "cls", "mean", "cls+mean")

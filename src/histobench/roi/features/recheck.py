@@ -63,13 +63,13 @@ class Difference:
         name = state.encoder.name or type(state.encoder).__name__
         if self.by_chance:
             return (
-                f"{name} gives other features each time it sees {self.image} (by {self.apart:.2g} of their "
-                "length): nothing it computes can be repeated; its cached features are used"
+                f"{name} is not deterministic: the features of {self.image} changed by "
+                f"{100 * self.apart:.2g}% between two passes; its cached features are used"
             )
         return (
-            f"{name}: the cached features are not what it gives now ({self.image} differs by "
-            f"{self.apart:.2g} of its length; seed {self.seed}): the cached set of {len(state.cache.rows)} "
-            "images is discarded and computed again"
+            f"{name}: it now gives other features than those in the cache ({self.image} differs by "
+            f"{100 * self.apart:.2g}%; seed {self.seed}): the cached features of {len(state.cache.rows)} "
+            "images are discarded and computed again"
         )
 
 
