@@ -233,9 +233,9 @@ def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
         yield f"Corrected for all pairs of encoders within a task{further}."
     notes = len({note for each in found for note in each.notes})
     if notes or hidden:
-        parts = [f"{count_of(notes, 'note')} about individual results"] if notes else []
+        parts = [f"{count_of(notes, 'note')} about individual results (--verbose)"] if notes else []
         parts += [f"{count_of(hidden, 'result')} of other runs in this folder"] if hidden else []
-        yield f"Not shown: {', '.join(parts)} (--verbose)."
+        yield f"Not shown: {', '.join(parts)}."
 
 
 def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:

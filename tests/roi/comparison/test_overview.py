@@ -96,7 +96,7 @@ def test_only_what_was_asked_for_is_shown(results: Path) -> None:
     text = "\n".join(screen(results, encoders=["tiny-vl"], tasks=["KNN", "proto"]))
     assert "random-vit" not in text
     assert "Linear-Probe" not in text
-    assert "Not shown here: 13 results of other runs in this folder." in text
+    assert "Not shown: 13 results of other runs in this folder." in text
     assert "Next: add encoders to compare" in text
 
 
