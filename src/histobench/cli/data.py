@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -407,5 +408,5 @@ def _demo(args: argparse.Namespace) -> int:
         tiles_per_patient=args.tiles_per_patient,
     )
     say(f"synthetic dataset: {table}")
-    say(f"Next: histobench data check {table}")
+    say(f"Next: histobench data check {shlex.quote(str(table))}")
     return 0
