@@ -28,7 +28,7 @@ TABLE = "path,label,split,patient\na.png,x,train,p1\nb.png,y,train,p2\nc.png,x,t
         (TABLE, ("--site-columns", "scaner"), "no column 'scaner'"),
         (TABLE, ("--root", "/nonexistent"), "is not a folder"),
         (TABLE, ("--split", "0.5/0.5"), "has a split column"),
-        (TABLE, ("--group-regex", "^(q\\d)"), "finds no group in 4 of 4 paths"),
+        (TABLE, ("--group-regex", "^(q\\d)"), r"--group-regex '^(q\d)' finds no group in 4 of 4 paths"),
         (TABLE, ("--group-regex", "("), "not a regular expression"),
         (TABLE, ("--site-regex", "zz"), "finds no site"),
         (TABLE + "a.png,y,train,p1\n", (), "a.png is labeled y here and x at"),

@@ -139,7 +139,7 @@ class Collected:
         if fit is not None:
             examples = [*examples[:2], f"{written[fit]!r}: {groups[fit]!r}"]
         raise HistobenchError(
-            f"`group_regex` {regex!r} finds no group in {self._unfit:,} of {len(written):,} paths. What it "
+            f"`group_regex` '{regex}' finds no group in {self._unfit:,} of {len(written):,} paths. What it "
             "finds: " + "; ".join(examples)
         )
 
