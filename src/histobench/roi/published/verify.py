@@ -212,7 +212,9 @@ def _published_names(dataset: str) -> frozenset[str] | None:
         images = load_dataset(place.table, classes_file=place.classes_file) if place else None
     except HistobenchError:  # not a public dataset, or its table cannot be read
         return None
-    return images and frozenset(file_name(image.name) for image in images.splits.get("test", ()))
+    if images is None:
+        return None
+    return frozenset(file_name(image.name) for image in images.splits.get("test", ()))
 
 
 def judge(published: PublishedValue, ours: OurValue) -> Verification:
