@@ -182,7 +182,7 @@ class Typical(CaseTool):
 
     def __call__(self, label: str) -> str:
         if label not in self.desk.case.options:
-            raise ToolArgumentError(f"{label!r} is no option; known: {', '.join(self.desk.case.options)}")
+            raise ToolArgumentError(f"{label!r} is not an option; known: {', '.join(self.desk.case.options)}")
         return self.desk.own("typical", label=label)
 
 

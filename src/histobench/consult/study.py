@@ -496,7 +496,7 @@ def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
             '[{"name": "dose", "measure": "u_wrong", "arm": "wrong-25", "against": "strong"}].'
         ) from error
     if not found or len({each.name for each in found}) < len(found):
-        raise HistobenchError(f"{path}: give at least one contrast, each with a name of its own")
+        raise HistobenchError(f"{path}: give at least one contrast, each with its own name")
     return found
 
 

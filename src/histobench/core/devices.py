@@ -29,12 +29,12 @@ def resolve_device(asked: str | None = None) -> str:
     except RuntimeError as error:
         raise HistobenchError(f"unknown device {asked!r}: use cpu, cuda, cuda:0, ... or mps") from error
     if kind.type == "cuda" and not torch.cuda.is_available():
-        log.warning("%s was asked for, but PyTorch sees no GPU here: running on the CPU", asked)
+        log.warning("%s was requested, but PyTorch finds no GPU: running on the CPU", asked)
         return "cpu"
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
         raise HistobenchError(f"there is no {asked}: this machine has {torch.cuda.device_count()} GPU(s)")
     if kind.type == "mps" and not torch.backends.mps.is_available():
-        log.warning("%s was asked for, but is not available here: running on the CPU", asked)
+        log.warning("%s was requested, but is not available: running on the CPU", asked)
         return "cpu"
     # Streams and memory are those of one GPU: "cuda" is the first.
     return f"cuda:{kind.index or 0}" if kind.type == "cuda" else str(kind)

@@ -122,7 +122,7 @@ def run_payload(
     if len(predictions) and int(max(predictions.labels.max(), predictions.predicted.max())) >= len(
         run.classes
     ):
-        raise HistobenchError(f"{run.path}: a label lies outside the class map")
+        raise HistobenchError(f"{run.path}: a label is outside the class map")
     return {
         **_facts(run, intervals, results_dir),
         "perClass": {

@@ -287,7 +287,7 @@ def test_a_label_outside_the_classes_is_a_clear_error(
     complete.write_text(json.dumps(content))
     assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 2
     told = capsys.readouterr().err
-    assert "Linear-Probe_complete_results.json: a label lies outside the 3 classes" in told
+    assert "Linear-Probe_complete_results.json: a label is outside the 3 classes" in told
 
 
 def test_an_image_without_a_group_stands_alone(write_run: Write, simulate: Simulate) -> None:

@@ -205,7 +205,7 @@ def test_names_that_would_meet_in_one_file_are_refused_with_the_way_out() -> Non
         ["uni_v1", "uni_v1=a.py:Y"],
         ["z=a.py:X", "z=a.py:Y"],
     ):
-        with pytest.raises(HistobenchError, match=r"give one a name of its own: \w+2=\w\.py:"):
+        with pytest.raises(HistobenchError, match=r"give one of them another name: \w+2=\w\.py:"):
             check_labels(names)
 
 

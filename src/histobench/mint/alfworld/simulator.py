@@ -107,7 +107,7 @@ class Simulator:
                 socket.send_fds(self._control, [os.fsencode(Path(path).resolve())], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise SimulatorError(f"the ALFWorld side process is gone: {error}") from error
+                raise SimulatorError(f"the ALFWorld process ended: {error}") from error
         try:
             return Game(ours)
         except BaseException:

@@ -80,7 +80,7 @@ class ZygoteProcess:
                 socket.send_fds(self._control, [order], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise SandboxError(f"the sandbox is gone: {error}; run again") from error
+                raise SandboxError(f"the sandbox ended: {error}; run again") from error
             self._listen()
         return number, Channel(ours)
 

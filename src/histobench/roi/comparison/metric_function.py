@@ -61,7 +61,7 @@ def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate
     columns = predictions.probabilities.shape[1]
     if max(predictions.labels.max(initial=0), predictions.predicted.max(initial=0)) >= columns:
         raise HistobenchError(
-            f"a label lies outside the {columns} classes of the probabilities, so that there are no metrics"
+            f"a label is outside the {columns} classes of the probabilities: metrics are undefined"
         )
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:

@@ -198,5 +198,5 @@ def check_labels(names: Iterable[str]) -> None:
             one, two = sorted((other, name), key=names_a_file)
             raise HistobenchError(
                 f"{one} and {two} would both be called {label_of(two)} in files and tables; "
-                f"give one a name of its own: {label_of(two)}2={split_alias(two)[1]}"
+                f"give one of them another name: {label_of(two)}2={split_alias(two)[1]}"
             )

@@ -207,5 +207,5 @@ class UnitWorker:
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)
         if output is None:
-            raise HistobenchError(f"the output of {name} is gone; run again with `retry_failed`")
+            raise HistobenchError(f"the output of {name} is missing; run again with `retry_failed`")
         return output
