@@ -9,8 +9,10 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
-from histobench.roi.data.check import Findings, check_dataset
+from histobench.roi.data.check import Findings, check_dataset, structure_findings
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.source import scan_dataset
+from histobench.roi.data.split import group_of
 
 
 def tissue(seed: int, size: int = 96) -> Image.Image:
@@ -140,8 +142,32 @@ def test_run_says_in_a_line_each_what_data_check_finds_quickly(
     said = capsys.readouterr().err
     for words in (
         single,
-        f"{patients}, and no groups are known; give --group-regex '(case\\d+)'",
+        f"{patients}, and no groups are known; give --group-regex '^(case\\d+)'",
         "1 image has two labels",
         "copies among the test images: 1",
     ):
         assert said.count(words) == 1, (words, said)
+
+
+@pytest.mark.parametrize(
+    ("names", "regex"),
+    [
+        ([f"PAT{k // 4:03}_tile{k}.png" for k in range(12)], r"'^(PAT\d+)'"),
+        ([f"CRC-{k // 4:02}_{k}.png" for k in range(12)], r"'^(CRC-\d+)'"),
+        ([f"TCGA-AA-{3000 + k // 4}-01_{k}.png" for k in range(12)], r"'^(TCGA-\w\w-\w{4})'"),
+        ([f"he_slide{k // 4}_{k}.png" for k in range(12)], r"'(slide\d+)'"),
+        ([f"tile{k // 4:03}_{k}.png" for k in range(12)], ""),
+        ([f"{1024 * (k // 4)}_{k}.png" for k in range(12)], ""),
+        ([f"B{k:03}_a.png" for k in range(12)], ""),
+    ],
+)
+def test_patients_in_file_names_get_the_flag_that_finds_them(names: list[str], regex: str) -> None:
+    images = tuple(RoiImage(Path("a") / name, k % 2, name, name) for k, name in enumerate(names))
+    data = RoiDataset("d", ("a", "b"), {"train": images[:6], "test": images[6:]})
+    found = [finding.message for finding in structure_findings(data) if finding.kind == "groups"]
+    assert len(found) == bool(regex)
+    assert all(regex in message for message in found)
+    if regex:
+        groups = {group_of(f"a/{name}", regex.strip("'")) for name in names}
+        assert len(groups) == 3
+        assert None not in groups

@@ -319,26 +319,38 @@ _PATIENT = re.compile(
 )
 
 
+#: Another beginning of file names that may be a patient: letters and a number that many images share.
+_PREFIX = re.compile(
+    r"/(?!(?:tiles?|im(?:g|age)|roi|patch|frame|crop|level|mag)[_-]?\d)([A-Z]{1,12}-?\d{2,})(?=[_-])",
+    re.IGNORECASE,
+)
+
+
 def _patient_findings(dataset: RoiDataset) -> Iterable[Finding]:
     """Patients that the names of files show, of images without groups."""
     images = _all(dataset)
     if not images or any(image.group is not None for _, image in images):
         return
-    seen: dict[str, set[str]] = defaultdict(set)
-    for split, image in images:
-        match = _PATIENT.search(f"{image.path.parent.name}/{image.path.name}")
-        if match is None:
-            return
-        seen[match[1]].add(split)
-    if not 1 < len(seen) < len(images):
-        return
-    both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
-    leak = f", {both} of them in test and in another split" if both else ""
-    message = (
-        f"file names show {len(seen)} patients or slides (such as {next(iter(seen))}){leak}, and no groups "
-        "are known; give `group_regex` '" + _regex_of(next(iter(seen))) + "'"
-    )
-    yield Finding("warning", "groups", dataset.name, message)
+    for pattern, most in ((_PATIENT, len(images) - 1), (_PREFIX, len(images) // 3)):
+        seen: dict[str, set[str]] = defaultdict(set)
+        first = True  # whether every file name begins with it
+        for split, image in images:
+            match = pattern.search(f"{image.path.parent.name}/{image.path.name}")
+            if match is None:
+                break
+            seen[match[1]].add(split)
+            first &= image.path.name.startswith(match[1])
+        else:
+            if 1 < len(seen) <= most:
+                name = next(iter(seen))
+                both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
+                leak = f", {both} of them in test and in another split" if both else ""
+                message = (
+                    f"file names show {len(seen)} patients or slides (such as {name}){leak}, and no groups "
+                    f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(name)}'"
+                )
+                yield Finding("warning", "groups", dataset.name, message)
+                return
 
 
 def _regex_of(name: str) -> str:
