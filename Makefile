@@ -15,7 +15,7 @@ PARALLEL := -n 3 --dist worksteal
 # compile all that it imports: 44 s of processor time instead of 18 to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report-assets setup demo demo-small test test-fast test-rest test-all test-lowest test-newest check docs bench reproduce lock alfworld clean
+.PHONY: report-assets setup demo demo-small test test-fast test-rest test-all test-lowest test-newest check docs bench mutants reproduce lock alfworld clean
 
 setup: $(STAMP)
 
@@ -87,6 +87,10 @@ check: $(STAMP)
 bench:
 	$(OWN)
 	@$(BIN)/python benchmarks/speed/run_all.py $(BENCH)
+
+# Faults planted by rule, and which of them the tests miss: MUTANTS="--seed 7 --count 50 --only roi/metrics".
+mutants: $(STAMP)
+	@$(BIN)/python tests/mutants.py $(MUTANTS)
 
 # The recorded episodes of the published agent benchmark, executed again; hours with every episode.
 RECORDINGS ?= ../shared/mint/replay

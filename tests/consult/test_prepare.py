@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics.pairwise import cosine_similarity
 
+from builders import uneven_features
 from histobench.cli.main import main
-from histobench.consult.arms import ARMS, DOSES, random_order, steps_of
+from histobench.consult.arms import ARMS, DOSES, at_temperature, random_order, steps_of
 from histobench.consult.blinding import blinding_checks
-from histobench.consult.encoder_views import Gallery
+from histobench.consult.encoder_views import Gallery, Regions, _view
 from histobench.consult.playing import limited
 from histobench.consult.preparing import prepare
 from histobench.consult.study import (
@@ -29,8 +30,12 @@ from histobench.consult.study import (
     open_study,
     read_cassette,
 )
+from histobench.consult.study_plan import StudyPlan
 from histobench.consult.tool_text import read_neighbours
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.protocols.linear_probe import linear_probe
 
 pytestmark = pytest.mark.slow
 
@@ -290,3 +295,40 @@ def test_a_missing_extra_is_reported_before_any_work(tmp_path: Path, monkeypatch
     with pytest.raises(HistobenchError, match=r"pip install 'histobench\[consult\]'"):
         prepare(None, None, tmp_path / "study")  # type: ignore[arg-type]
     assert not (tmp_path / "study").exists()
+
+
+def test_confidences_are_calibrated_on_validation_and_not_on_test_regions() -> None:
+    parts = {name: replace(part, labels=part.labels % 3) for name, part in uneven_features().items()}
+    wrong = parts["val"].labels.clone()
+    wrong[:3] = (wrong[:3] + 1) % 3  # a probe that is wrong here is less sure of the rest
+    noisy = replace(parts["val"], labels=wrong)
+    dataset = RoiDataset("d", ("a", "b", "c"), {})
+
+    def temperature(**given: FeatureSet) -> float:
+        arrays = {split: part.embeddings.numpy() for split, part in given.items()}
+        regions = {
+            split: Regions(part.labels.numpy(), part.img_names, part.groups or (), ())
+            for split, part in given.items()
+        }
+        test = replace(given["test"], metadata={"encoder_fingerprint": "f"})
+        view = _view("strong", "e", arrays, regions, test, dataset, StudyPlan(("e",), ()), None)
+        raw = linear_probe(
+            given["train"].embeddings, given["train"].labels, given["val"].embeddings, n_classes=3
+        )
+        losses = {
+            scale: -np.log(at_temperature(raw.probabilities, scale)[range(11), given["val"].labels]).mean()
+            for scale in view.facts.temperature * np.array([0.8, 1.0, 1.25])
+        }
+        assert min(losses, key=lambda scale: losses[scale]) == view.facts.temperature
+        np.testing.assert_allclose(
+            view.val, at_temperature(raw.probabilities, view.facts.temperature), atol=1e-6
+        )
+        assert view.facts.validation_accuracy == np.mean(
+            raw.probabilities.argmax(axis=1) == given["val"].labels.numpy()
+        )
+        return view.facts.temperature
+
+    usual = temperature(**parts)
+    other_test = replace(parts["test"], labels=(parts["test"].labels + 1) % 3)
+    assert temperature(**{**parts, "test": other_test}) == usual
+    assert temperature(**{**parts, "val": noisy}) > 1.2 * usual

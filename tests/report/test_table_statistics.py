@@ -13,12 +13,14 @@ from statsmodels.stats.multitest import multipletests
 
 import histobench as hb
 from histobench.cli.main import main
+from histobench.report.table import _columns
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.comparison.table_statistics import table_statistics
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
+from report.site_data import unpacked
 
 
 def named_pairs(pairs: Pairs) -> list[tuple[str, str]]:
@@ -169,3 +171,30 @@ def test_one_run_alone_has_intervals_and_no_ties(runs: dict[str, Predictions]) -
     assert high is not None
     assert low < high
     assert statistics.standing("good") == "untested"
+
+
+def test_each_column_of_a_page_is_the_statistic_of_its_name(runs: dict[str, Predictions]) -> None:
+    pairs = table_statistics(runs).metrics["accuracy"].pairs
+    page = {
+        name: unpacked(value) for name, value in _columns(pairs, {"good": 7, "alike": 3, "weak": 5}).items()
+    }
+    numbers = {"good": 7, "alike": 3, "weak": 5}
+    expected = {
+        "first": [numbers[pairs.names[place]] for place in pairs.places[0]],
+        "second": [numbers[pairs.names[place]] for place in pairs.places[1]],
+        "difference": pairs.difference,
+        "low": pairs.low,
+        "high": pairs.high,
+        "p": pairs.p_value,
+        "corrected": pairs.p_adjusted,
+        "holds": pairs.holds,
+    }
+    assert page.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(page[name], np.asarray(values, dtype=float), rtol=1e-5, err_msg=name)
+    assert (page["p"] < page["corrected"]).any()
+    right = {name: (run.predicted == run.labels).mean() for name, run in runs.items()}
+    for pair, difference in zip(named_pairs(pairs), page["difference"], strict=True):
+        assert difference == pytest.approx(right[pair[0]] - right[pair[1]], abs=1e-6)
+    assert (page["low"] < page["difference"]).all()
+    assert (page["difference"] < page["high"]).all()

@@ -240,3 +240,22 @@ def test_every_interval_holds_its_value_and_stays_in_range() -> None:
             assert interval.low <= values[name][0] <= interval.high, name
             assert interval.low >= (-1 if "kappa" in name or name == "mcc" else 0), name
             assert interval.high <= (2 if name == "brier" else 1) or name == "log_loss", name
+
+
+@pytest.mark.parametrize(("n", "skill"), [(203, 0.6), (203, 1.6), (83, 1.2)])
+def test_both_ends_of_an_area_are_near_those_of_delong(n: int, skill: float) -> None:
+    rng = np.random.default_rng(n)
+    labels = (rng.random(n) < 0.3).astype(int)
+    score = 1 / (1 + np.exp(-rng.normal(size=n) - skill * labels))
+    run = replace(
+        _predictions(n, 2),
+        labels=labels,
+        probabilities=np.stack([1 - score, score], axis=1),
+        predicted=(score > 0.5).astype(int),
+    )
+    found = run_metric_intervals(run)["auroc"]
+    wins = (score[labels == 1][:, None] > score[labels == 0]).astype(float)
+    area = wins.mean()
+    error = np.sqrt(sum(wins.mean(axis=axis).var(ddof=1) / wins.shape[1 - axis] for axis in (0, 1)))
+    odds = np.log(area / (1 - area)) + 1.96 * np.array([-1, 1]) * error / (area * (1 - area))
+    assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-odds))), abs=0.03)
