@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -245,7 +246,7 @@ def nearest(fault: Fault, most: int) -> list[str]:
     return sorted(near, key=lambda file: (-near[file], file))[:most]
 
 
-def run_tests(files: list[str], copy: Path, seconds: float) -> str:
+def run_tests(files: list[str], copy: Path, seconds: float, without: set[str]) -> str:
     """What failed first: a test, `time` for tests that did not end; empty if all passed.
 
     The child is a copy of this process, which has imported the libraries: that is most of the time.
@@ -262,7 +263,8 @@ def run_tests(files: list[str], copy: Path, seconds: float) -> str:
         os.environ["PYTHONPATH"] = str(copy)
         import pytest
 
-        arguments = ["-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", "--no-header", "-rfE", *files]
+        arguments = ["-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", "-rfE", *files]
+        arguments += [f"--deselect={test}" for test in without]
         os._exit(int(pytest.main(arguments)))
     until = time.monotonic() + seconds
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -284,15 +286,24 @@ def tried(faults: list[Fault], most: int, seconds: float) -> Iterator[tuple[Faul
     with tempfile.TemporaryDirectory(prefix="histobench-mutants-") as folder:
         copy = Path(folder)
         shutil.copytree(PACKAGE, copy / "histobench")
-        for number, fault in enumerate(faults):
-            path = copy / "histobench" / fault.file
-            for text, moment in ((fault.planted(), 0), (source(fault.file), 1)):
-                path.write_text(text, encoding="utf-8")
-                now = time.time() + 4 * number + 2 * moment  # another time than the compiled file's
-                os.utime(path, (now, now))
-                if not moment:
-                    files = nearest(fault, most)
-                    found = run_tests(files, copy, seconds) if files else ""
+        moments = count(int(time.time()))
+        broken: set[str] = set()  # fails without any fault
+
+        def write(file: str, text: str) -> None:
+            path = copy / "histobench" / file
+            path.write_text(text, encoding="utf-8")
+            now = next(moments)  # another time than the compiled file's
+            os.utime(path, (now, now))
+
+        for fault in faults:
+            files = nearest(fault, most)
+            while True:
+                write(fault.file, fault.planted())
+                found = run_tests(files, copy, seconds, broken) if files else ""
+                write(fault.file, source(fault.file))
+                if "::" not in found or not run_tests([found], copy, seconds, broken):
+                    break
+                broken.add(found)
             yield fault, found
 
 

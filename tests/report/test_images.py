@@ -16,12 +16,13 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.report import embedding_map
+from histobench.report import dataset_payload, embedding_map
 from histobench.report.embedding_map import principal_components, write_maps
 from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
 from histobench.report.table import ImageSet
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
+from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.dataset_notes import FILE
 from report.site_data import unpacked
@@ -223,3 +224,15 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
     assert image_sources(inventory, None) == {}
     write_json(folder / FILE, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
     assert image_sources(inventory, None, results_dir=folder) == {}
+
+
+def test_a_thorough_report_checks_what_a_quick_one_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_demo_dataset(tmp_path, name="tiles", train_per_class=1, test_per_class=1, size=64)
+    source = open_source(tmp_path / "tiles.csv")
+    assert source.reading is not None
+    total = sum(map(len, source.reading.dataset.splits.values()))
+    for most, thorough, checked in ((total, False, True), (total - 1, False, False), (total - 1, True, True)):
+        monkeypatch.setattr(dataset_payload, "MOST_CHECKED", most)
+        assert dataset_payload._findings(source, thorough)["checked"] is checked

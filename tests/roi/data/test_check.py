@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from builders import scan_csv
+from histobench.roi.data import check
 from histobench.roi.data.check import Findings, check_dataset, drop_bad
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.source import load_dataset
@@ -214,3 +215,18 @@ def test_an_image_that_is_too_small_or_too_large_for_a_tile_is_told(
     (found,) = findings_of(tmp_path, [*rows, "odd.png,A,train,p0"]).of("unusual image")
     assert found.level == "warning"
     assert f"odd.png is {size[0]} x {size[1]} pixels" in found.message
+
+
+def test_odd_sizes_are_named_from_the_first_pixel_beyond_their_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check._MOST_PIXELS == 25_000_000
+    monkeypatch.setattr(check, "_MOST_PIXELS", 300 * 40)
+    odd = {(31, 50), (32, 257), (257, 32), (301, 40)}
+    rows = []
+    for number, (width, height) in enumerate([*sorted(odd), (32, 50), (32, 256), (256, 32), (300, 40)]):
+        pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{width}x{height}.png")
+        rows.append(f"{width}x{height}.png,{'AB'[number % 2]},{('train', 'test')[number > 3]},p{number}")
+    found = findings_of(tmp_path, rows).of("unusual image")
+    assert {finding.message.split(".png")[0] for finding in found} == {f"{w}x{h}" for w, h in odd}

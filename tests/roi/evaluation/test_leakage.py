@@ -38,12 +38,6 @@ def test_the_same_features_in_both_are_counted() -> None:
     assert found.startswith("3 of 100 test images have the same features as a training image")
 
 
-def test_the_test_set_given_as_validation_set_is_found() -> None:
-    test = features(torch.randn(40, 3))
-    (found,) = leaks(test, {"training": features(torch.randn(60, 3)), "validation": test})
-    assert "validation" in found
-
-
 def test_patients_in_both_are_named() -> None:
     train = features(simulated(20, 0), tuple(f"p{k}" for k in range(20)))
     test = features(simulated(10, 1), tuple(f"p{k + 14}" for k in range(10)))

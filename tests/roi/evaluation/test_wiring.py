@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from builders import feature_set, uneven_features
-from histobench.core.records import options_of
 from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.options import Options
+from histobench.roi.options import Options, feature_options
 from histobench.roi.protocols.linear_probe import sklearn_probe
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
@@ -118,7 +117,7 @@ ELSEWHERE = {
 
 
 def test_every_option_of_a_task_has_a_case() -> None:
-    assert {each.name for each in options_of(Options)} == CASES.keys() | ELSEWHERE.keys()
+    assert {each.name for each in feature_options()} == CASES.keys() | ELSEWHERE.keys()
     assert all(name in globals() for name in ELSEWHERE.values())
 
 

@@ -57,6 +57,13 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "class_weight": ("none", {"evaluate", "splits"}),
     "cox_alpha": (0.5, {"evaluate", "splits"}),
     "l1_ratio": (0.1, {"evaluate", "splits"}),
+    "lora_rank": (3, {"evaluate", "splits"}),
+    "lora_alpha": (7.0, {"evaluate", "splits"}),
+    "tune_epochs": (2, {"evaluate", "splits"}),
+    "tune_rates": ((0.01,), {"evaluate", "splits"}),
+    "tune_batch_size": (3, {"evaluate", "splits"}),
+    "tune_seeds": (2, {"evaluate", "splits"}),
+    "save_adapters": (True, {"evaluate", "splits"}),
 }
 #: Read by `plan_from`, which makes encoders of them.
 MADE_ENCODERS = {"features", "combine"}

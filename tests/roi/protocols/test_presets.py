@@ -278,8 +278,9 @@ PINNED = {"sklearn": 0.421, "thunder": 0.369, "thunder-knn": 0.311, "thunder-sho
 
 
 @pytest.mark.slow
-def test_every_preset_gives_its_pinned_outcome_on_real_features(shared_dir: Path) -> None:
-    golden = np.load(shared_dir / "golden" / "roi" / "lunghist700_efficientnet-lite0.npz")
+def test_every_preset_gives_its_pinned_outcome_on_real_features() -> None:
+    folder = Path(__file__).parents[2] / "data" / "reference" / "golden" / "roi"
+    golden = np.load(folder / "lunghist700_efficientnet-lite0.npz")
     x, t = (torch.from_numpy(golden[f"{split}_embeddings"]) for split in ("train", "test"))
     y, ty = (torch.from_numpy(golden[f"{split}_labels"].astype(np.int64)) for split in ("train", "test"))
     fit, rest = held_out(y.numpy())
