@@ -27,6 +27,7 @@ DATASET = RoiDataset("d", ("a", "b"), {"train": IMAGES[:4], "test": IMAGES[4:]})
 CASES: dict[str, tuple[Any, set[str]]] = {
     "target": ("regression", {"prepare"}),
     "target_columns": (("age",), {"prepare"}),
+    "mask_classes": ("0:a,1:b", {"prepare"}),
     "tasks": (("KNN",), {"evaluate", "compare", "splits"}),
     "presets": (("thunder",), {"evaluate", "compare", "splits"}),
     "seed": (1, {"prepare", "evaluate", "compare", "splits"}),
@@ -64,6 +65,7 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "tune_batch_size": (3, {"evaluate", "splits"}),
     "tune_seeds": (2, {"evaluate", "splits"}),
     "save_adapters": (True, {"evaluate", "splits"}),
+    "token_store": (0.0, {"evaluate", "splits"}),
 }
 #: Read by `plan_from`, which makes encoders of them.
 MADE_ENCODERS = {"features", "combine"}
