@@ -25,6 +25,8 @@ SURVIVAL = "survival"
 MULTILABEL = "multilabel"
 ORDINAL = "ordinal"
 MASK = "mask"
+#: The settings of Segmentation: a trained readout of tokens, and one by neighbors.
+LINEAR, NEIGHBORS = "linear", "knn"
 
 
 @dataclass(frozen=True)

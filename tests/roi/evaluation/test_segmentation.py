@@ -15,6 +15,8 @@ from torchmetrics.segmentation import DiceScore, MeanIoU
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.report.site import build_site
+from histobench.roi.data.check import check_dataset
 from histobench.roi.data.masks import IGNORED, read_codes, read_mask
 from histobench.roi.metrics.target_metrics import target_metrics
 from histobench.roi.predictions import TargetPredictions
@@ -262,9 +264,12 @@ def test_from_the_command_with_intervals_references_and_comparison(
     one, other = (_counts(results, name) for name in ("Colors", "Cropped"))
     assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
     assert one["true:gland"].sum() + one["true:background"].sum() == 10 * 24 * 39  # no border is dropped
-    assert main(["compare", str(results), "--task", "Segmentation", "--setting", "linear"]) == 0
-    said = capsys.readouterr().out
-    assert "Dice" in said
+    for work in ("compare", "choose"):
+        assert main([work, str(results), "--task", "Segmentation"]) == 0
+        assert "dice" in capsys.readouterr().out.lower()
+    site = build_site(results, tmp_path / "site").parent
+    pages = [(site / "data" / "run" / f"{number}.js").read_text() for number in range(4)]
+    assert all('"sheet":' in page and '"mask"' in page for page in pages)
     assert main([*command, "--results", str(results)]) == 0
     assert "0 tasks done, 2 done before" in capsys.readouterr().out
 
@@ -276,6 +281,7 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
     data = _write_set(tmp_path, by_folders=True)
     encoder = f"Colors={tmp_path}/own.py:Colors"
     loaded = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
+    assert not check_dataset(loaded.roi).errors
     first = hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "a")
     assert first.table().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
     for path in (data / "masks" / "test").iterdir():  # other truth on test images alone

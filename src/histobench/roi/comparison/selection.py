@@ -8,7 +8,18 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.text import natural_order
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, LINEAR_PROBE, WITH_METHODS
+from histobench.roi.task_catalogue import (
+    ADAPTED,
+    FINE_TUNE,
+    LINEAR,
+    LINEAR_PROBE,
+    MASK,
+    TARGETS,
+    WITH_METHODS,
+)
+
+#: What is compared of a task with several settings where none is named; Fine-tune has a control beside it.
+_MAIN_SETTING = {FINE_TUNE: ADAPTED, TARGETS[MASK].task: LINEAR}
 
 #: Of the few-shot settings, the one that most papers print.
 PREFERRED_SHOT = 16
@@ -27,7 +38,7 @@ def select_runs(
     """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
 
     Without a task it is the linear probe where there is one, otherwise the first task found; of Fine-tune
-    without a setting, the adapted network.
+    without a setting, the adapted network, and of Segmentation the linear readout.
     """
     tasks = list(dict.fromkeys(run.task for run in runs))
     if task is None:
@@ -37,8 +48,8 @@ def select_runs(
     chosen = having(chosen, "preset", preset)
     chosen = having(chosen, "seed", None if seed is None else str(seed))
     settings = sorted({run.setting for run in chosen}, key=natural_order)
-    if setting is None and chosen[0].task == FINE_TUNE:
-        setting = ADAPTED  # the other one is its control
+    if setting is None and chosen[0].task in _MAIN_SETTING:
+        setting = _MAIN_SETTING[chosen[0].task]
     if setting is not None:
         chosen = having(chosen, "setting", setting)
     elif len(settings) > 1:

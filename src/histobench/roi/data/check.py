@@ -19,6 +19,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import is_fraction
 from histobench.roi.data.image import NOTE, open_rgb
 from histobench.roi.data.image_ref import locate
+from histobench.roi.data.masks import read_mask
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
 from histobench.roi.data.sites import is_place, site_table
@@ -251,7 +252,7 @@ def check_dataset(
         )
     contents = _read_contents(data, workers, on_progress)
     bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
-    found += bad
+    found += [*bad, *_mask_findings(data, contents)]
     if on_bad_image == "skip":
         data, _ = drop_bad(data, Findings(tuple(bad)))
     found += structure_findings(data)
@@ -448,6 +449,19 @@ def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], leve
         else:
             hint = _elsewhere(image)
             yield Finding(level, "missing file", image.origin, f"{image.path} does not exist{hint}", image)
+
+
+def _mask_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+    """Masks that cannot be read, have unknown codes, or another size than their image."""
+    for _, image in _all(dataset):
+        if image.mask is None or dataset.target is None or contents[image.path].error is not None:
+            continue
+        try:
+            height, width = read_mask(image.mask, dataset.target.codes).shape
+            if (width, height) != contents[image.path].size:
+                raise HistobenchError(f"{image.mask}: {width} x {height} pixels are not those of its image")
+        except HistobenchError as error:
+            yield Finding("error", "unreadable image", image.origin, str(error))
 
 
 def _elsewhere(image: RoiImage) -> str:

@@ -18,7 +18,7 @@ _COLORS = np.array([[243, 240, 244], [226, 168, 196], [150, 92, 160]], dtype=np.
 
 
 def draw_mask_tiles(
-    folder: Path, *, n_patients: int = 18, n_tiles: int = 3, size: int = 160, seed: int = 0
+    folder: Path, *, n_patients: int = 18, n_tiles: int = 3, size: int = 224, seed: int = 0
 ) -> Path:
     """Write tiles, masks, `classes.json` and the table `glands.csv`; the last third is test.
 

@@ -50,9 +50,8 @@ from histobench.roi.protocols.segmentation import (
     train_heads,
     upsampled,
 )
-from histobench.roi.task_catalogue import MASK
+from histobench.roi.task_catalogue import LINEAR, MASK, NEIGHBORS
 
-LINEAR, NEIGHBORS = "linear", "knn"
 #: Tiles per forward pass where the plan leaves it open.
 FORWARD = {"cuda": 64}
 WHITE = 255
