@@ -86,11 +86,13 @@ def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
         counts = [each.counts[setting] for each in found.values()]
         info = {
             "num_train": len(parts.fit),
-            "val_use": f"the learning rate was chosen on {parts.chosen_on}",
+            "val_use": f"the learning rate was chosen on {parts.chosen_on}"
+            if setting == LINEAR
+            else "not used",
             "tile_size": tiles.size,
             "token_grid": list(grid),
             "readout": setting,
-            **(found[""].info if setting == LINEAR else {}),
+            **(found[""].info if setting == LINEAR else {}),  # with what the rate was chosen on
         }
         result = _result(context, tiles, [*counts, ceiling], true, setting, info, parts.warnings)
         yield _with_examples(result, tiles, parts.test, own, found[""].readouts[setting])
@@ -374,14 +376,13 @@ class _Found:
         }
         chosen = _counted(tiles, parts.chosen, tokens, readouts, bank if parts.of_train else None)
         fore = foreground(tiles.classes)
-        dice = [
-            float(np.nan_to_num(np.nanmean(mean_of_images(image_dice(*_parts_of(each))[:, fore]))))
-            for each in chosen.values()
-        ]
+        values = [mean_of_images(image_dice(*_parts_of(each))[:, fore]) for each in chosen.values()]
+        dice = [float(each[np.isfinite(each)].mean()) if np.isfinite(each).any() else 0.0 for each in values]
         best = int(np.argmax(dice))
         final = {LINEAR: readouts[str(best)], NEIGHBORS: bank.readout(device)}
         counts = _counted(tiles, parts.test, tokens, final, None)
         info = {
+            "val_use": f"the learning rate was chosen on {parts.chosen_on}",
             "learning_rate": RATES[best],
             "dice_chosen_on": dict(zip(map(str, RATES), dice, strict=True)),
             "num_train_tiles": store.count,
