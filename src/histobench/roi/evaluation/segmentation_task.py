@@ -86,9 +86,7 @@ def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
         counts = [each.counts[setting] for each in found.values()]
         info = {
             "num_train": len(parts.fit),
-            "val_use": f"the learning rate was chosen on {parts.chosen_on}"
-            if setting == LINEAR
-            else "not used",
+            "val_use": "not used",
             "tile_size": tiles.size,
             "token_grid": list(grid),
             "readout": setting,
