@@ -15,6 +15,7 @@ import pytest
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.report.site import build_site
+from histobench.roi.comparison.answer import Evidence, answer
 from histobench.roi.features.feature_file import save
 from histobench.roi.results.reader import load_runs
 
@@ -142,3 +143,17 @@ def test_the_command_of_a_run_repeats_it(
     )
     assert len(first) > 3
     assert again == first
+
+
+def test_measures_are_named_in_words() -> None:
+    source = Path(__file__).parents[2] / "report-frontend" / "src" / "pages" / "consult.tsx"
+    labels = re.findall(r'label: "([^"]+)"', source.read_text(encoding="utf-8"))
+    assert len(labels) > 15
+    assert not {"RAIR", "RSR", "J", "trust J", "AURC", "ECE", "Effective"} & set(labels)
+
+
+def test_the_sizes_of_many_datasets_are_a_range() -> None:
+    values = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.4, 0.6)}
+    evidence = [Evidence(f"d{n}", "accuracy", values, ("a",), 10 * n, None) for n in range(1, 7)]
+    assert "(KNN, accuracy; 10 to 60 images each)" in answer(evidence, task="KNN", metric="accuracy").text
+    assert "d1: 10 test images; d2" in answer(evidence[:2], task="KNN", metric="accuracy").text

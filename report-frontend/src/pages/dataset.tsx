@@ -9,7 +9,7 @@ import { intervalRows, type IntervalRow } from "../charts/intervals";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { legend } from "../embedding";
 import { Thumb, useThumbs } from "../gallery";
-import { Breadcrumbs, Loading, Notice, Select, TableDownloads, useData } from "../parts";
+import { Coded, Breadcrumbs, Loading, Notice, Select, TableDownloads, useData } from "../parts";
 import { href, runHref, type Route } from "../route";
 import { Robustness, type RobustnessData } from "./robustness";
 import type { Palette } from "../theme";
@@ -202,13 +202,15 @@ function Results({ site, index }: { site: Site; index: number }) {
       }
       caption={
         <>
-          Bars are 95% intervals. {rows.some((row) => row.strong) && "Filled: may be the best. "}Runs:{" "}
-          {rows.map((row, k) => (
-            <>
-              {k > 0 && ", "}
-              <a href={runHref(site, row.run)}>{row.name}</a>
-            </>
-          ))}
+          Bars are 95% intervals. {rows.some((row) => row.strong) && "Filled: may be the best. "}<details open={rows.length <= 12}>
+            <summary>Runs</summary>
+            {rows.map((row, k) => (
+              <>
+                {k > 0 && ", "}
+                <a href={runHref(site, row.run)}>{row.name}</a>
+              </>
+            ))}
+          </details>
         </>
       }
     />
@@ -256,12 +258,11 @@ function balance(rows: { split: string; images: number; name: string; k: number 
 function Leakage({ data }: { data: DatasetData }) {
   const found = data.findings;
   const errors = found.items?.filter((item) => item.level === "error") ?? [];
+  if (!found.checked) return <p class="fine">Leakage was not checked: <Coded text={found.why ?? ""} />.</p>;
   return (
     <section class="card">
       <h2>Leakage and other findings</h2>
-      {!found.checked ? (
-        <Notice>Not checked: {found.why}.</Notice>
-      ) : found.total === 0 ? (
+      {found.total === 0 ? (
         <p>
           <b class="right">✓</b> {count(found.images!, "image")} looked at: no image and no patient is in two splits, no image is there twice.
         </p>

@@ -214,7 +214,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
                 {robust && !narrow && <td class="number"><a href={href("robustness")} title={`Robustness index ${robust}: share of neighbors of the same tissue from another site, among those that share either`}>{decimals(row.encoder.robustness?.[0])}{row.encoder.robustness?.[1] != null && <small> [{decimals(row.encoder.robustness[1])}, {decimals(row.encoder.robustness[2])}]</small>}</a></td>}
                 {columns.map((k) => (
-                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} mayBeBest={Boolean(data.mayBeBest[row.index][k])} domain={domain} />
+                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} mayBeBest={Boolean(data.mayBeBest[row.index][k])} told={data.mayBeBest.some((other, r) => !other[k] && data.value[r][k] !== null)} domain={domain} />
                 ))}
               </tr>
             ))}
@@ -236,15 +236,18 @@ interface CellProps {
   high: number | null;
   ranks: [number, number] | null;
   mayBeBest: boolean;
+  /** Whether another of the column is shown to be worse. */
+  told: boolean;
   domain: [number, number];
 }
 
-function ValueCell({ site, run, name, dataset, value, low, high, ranks, mayBeBest, domain }: CellProps) {
+function ValueCell({ site, run, name, dataset, value, low, high, ranks, mayBeBest, told, domain }: CellProps) {
   if (run < 0) return <td class="value none">–</td>;
   const share = (x: number) => (x - domain[0]) / (domain[1] - domain[0]);
   const at = (x: number) => `${(100 * Math.min(1, Math.max(0, share(x)))).toFixed(1)}%`;
   const outside = value === null ? "" : share(value) < 0 ? "below" : share(value) > 1 ? "above" : "";
-  const mark = mayBeBest ? "best" : "";
+  // Where nothing is shown to be worse, a color on every value would say nothing.
+  const mark = mayBeBest && told ? "best" : "";
   const place = ranks === null ? "" : `, true rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`} (all encoders at once)`;
   const said = (mayBeBest ? ", may be the best" : "") + place;
   return (
@@ -252,7 +255,7 @@ function ValueCell({ site, run, name, dataset, value, low, high, ranks, mayBeBes
       <a href={runHref(site, run)} data-cell tabIndex={-1} aria-label={`${name} on ${dataset}: ${decimals(value)}, 95% interval ${interval(low, high)}${said}`} title={`95% interval ${interval(low, high)}${place}`}>
         <span class="figures">
           {decimals(value)}
-          <b class={`mark ${mark}`}>{mayBeBest ? "●" : ""}</b>
+          <b class="mark best">{mayBeBest ? "●" : ""}</b>
         </span>
         <span class="bar" aria-hidden="true">
           {low !== null && high !== null && !outside && <i class="range" style={{ left: at(low), right: `calc(100% - ${at(high)})` }} />}

@@ -16,6 +16,8 @@ from histobench.roi.task_catalogue import PATIENT
 
 #: A list of more names than this is cut short.
 _MOST_NAMES = 6
+#: The sizes of more datasets than this are given as a range.
+_MOST_COUNTED = 4
 #: What tests a metric on all patients where one test set has too few of a class.
 REMEDY = "--splits 5x5"
 #: What groups are, in sentences.
@@ -179,6 +181,9 @@ def _finding(tested: Sequence[Evidence], task: str) -> str:
     level = f"{100 * first.level:g}%"
     sure = f"({level} confidence on each dataset, not corrected for their number)"
     where = "; ".join(f"{each.dataset}: {each.counted}" for each in tested)
+    if len(tested) > _MOST_COUNTED:
+        sizes = sorted(each.n_images for each in tested)
+        where = f"{sizes[0]:,} to {sizes[-1]:,} {'patients' if first.of_patients else 'images'} each"
     start = f"On {len(tested)} datasets ({task}, {metric}; {where})"
     everywhere = _everywhere(tested)
     every = dict.fromkeys(name for each in tested for name in each.values)
