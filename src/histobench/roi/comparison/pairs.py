@@ -14,7 +14,7 @@ Places = NDArray[np.intp]
 #: The family-wise error rate of every table.
 ALPHA = 0.05
 #: How tables call the test that decides.
-MAX_T = "paired jackknife-t for the largest of all differences (max-t)"
+MAX_T = "paired jackknife t-tests, max-t correction for all pairs"
 
 
 @dataclass(frozen=True)
