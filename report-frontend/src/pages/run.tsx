@@ -5,6 +5,7 @@ import { calibration, confusion, precisionRecall, roc, topProbability, type Pred
 import { count, day, decimals, interval, percent } from "../format";
 import { Chart } from "../chart";
 import { useGrid } from "../grid";
+import { clipped } from "../charts/critical-difference";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
 import { reliability } from "../charts/reliability";
 import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
@@ -408,7 +409,7 @@ export function Confusion({ classes, predictions: p, noun, name, cell, onChoose 
           <tbody>
             {table.map((row, t) => (
               <tr key={t}>
-                <th scope="row" title={classes[t]}>{numbered && <small>{t + 1} </small>}{classes[t]}</th>
+                <th scope="row" title={classes[t]}>{numbered && <small>{t + 1} </small>}{p.c > 15 ? clipped(classes[t], 28) : classes[t]}</th>
                 {row.map((value, q) => {
                   const share = totals[t] ? value / totals[t] : 0;
                   const chosen = cell?.[0] === t && cell[1] === q;
