@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,6 +21,9 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+
+from histobench.cli.main import COMMANDS, HIDDEN
+from histobench.core.records import flags_of, spelled_as_declared
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +199,49 @@ def test_the_numbers_of_the_worked_answer_are_measured(tmp_path: Path, surroundi
     for output, shown in zip(said, (check, one, every), strict=True):
         for line in re.findall(r"^(?:\S+ +\d.*|meta.*|PASS .*|tiny-vl is .*)$", shown, re.MULTILINE):
             assert " ".join(line.split()) in output
+
+
+def shown_commands() -> Iterator[tuple[str, list[str]]]:
+    """The histobench commands in blocks of the README and the documentation: where, and their words."""
+    for page in (TOP / "README.md", *(TOP / "docs").rglob("*.md")):
+        for language, _, text in blocks(page):
+            lines = text.replace("\\\n", " ").splitlines() if language in ("bash", "text") else []
+            for line in (line.strip().removeprefix("$ ") for line in lines):
+                words = shlex.split(line, comments=True) if line.startswith("histobench ") else []
+                if words[1:] and words[1] != "help" and not words[1].startswith("-"):
+                    end = min(
+                        (words.index(stop) for stop in ("|", ">", "&&", "&") if stop in words), default=None
+                    )
+                    yield page.name, words[1:end]
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"histobench {name}")
+    {**COMMANDS, **HIDDEN}[name].add_flags(parser)
+    return parser
+
+
+def test_every_command_of_the_documentation_has_flags_and_values_that_exist() -> None:
+    found = list(shown_commands())
+    assert len(found) > 80
+    for page, (name, *words) in found:
+        parser = parser_of(name)
+        try:
+            parser.parse_args(spelled_as_declared(parser, words))
+        except SystemExit:
+            pytest.fail(f"{page}: histobench {name} {shlex.join(words)}")
+
+
+def test_commands_in_messages_exist() -> None:
+    files = [*(TOP / "src").rglob("*.py"), *(TOP / "report-frontend" / "src").rglob("*.tsx")]
+    code = "".join(path.read_text(encoding="utf-8") for path in files)
+    found = re.findall(r"[`>]histobench ([a-z]+)((?: [^`<\n]*)?)[`<]", re.sub(r'"\s+f?"', "", code))
+    assert len(found) > 20
+    for name, rest in found:
+        assert name in {*COMMANDS, *HIDDEN}, f"histobench {name}{rest}"
+        known = {flag.replace("_", "-") for flag in flags_of(parser_of(name))}
+        for flag in re.findall(r"(?<=\s)--[a-z-]+", rest):
+            assert flag in known, f"histobench {name}{rest}"
 
 
 def test_the_table_of_extras_is_whole() -> None:
