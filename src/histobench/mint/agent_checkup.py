@@ -50,7 +50,7 @@ def _data(folder: Path) -> Line:
     there = [name for name in names if (folder / name).is_dir()]
     message = f"{len(there)} of {len(names)} datasets in {folder}"
     if len(there) < len(names):
-        return "WARN", "mint data", message, "scripts/setup.sh (or --data FOLDER where a command takes it)"
+        return "WARN", "mint data", message, "give --data FOLDER, or in a clone run scripts/setup.sh"
     return "PASS", "mint data", message, ""
 
 

@@ -89,7 +89,10 @@ def find_games(*places: str | Path) -> Path:
             if archive.name == ARCHIVE and archive.is_file():
                 return _unpacked(archive)
     searched = ", ".join(map(str, places))
-    raise HistobenchError(f"no ALFWorld games ({LIST} or {ARCHIVE}) in {searched}; run scripts/setup.sh")
+    raise HistobenchError(
+        f"no ALFWorld games ({LIST} or {ARCHIVE}) in {searched}; give `data`, or in a clone run "
+        "scripts/setup.sh"
+    )
 
 
 def _unpacked(archive: Path) -> Path:

@@ -84,7 +84,8 @@ def load_tasks(dataset: TaskDataset, data: str | Path | None, limit: int | None 
     shared = dataset.task_class.load_tasks.__func__ is Task.load_tasks.__func__  # type: ignore[attr-defined]
     if shared and not path.exists():  # a class with its own `load_tasks` may not need the file
         raise HistobenchError(
-            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give `data`, or `tasks` quickstart"
+            f"no tasks of {dataset.name} at {path}; give `data` or `tasks` quickstart, or in a clone run "
+            "scripts/setup.sh"
         )
     try:
         tasks = list(dataset.task_class.load_tasks(str(path))[0])
