@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,23 @@ def _as_ordinary_user() -> list[str]:
     open_to_all = all(folder.stat().st_mode & 0o001 for folder in (base, *base.parents))
     read = "+dac_read_search"
     return [*user, *([] if open_to_all else [f"--inh-caps={read}", f"--ambient-caps={read}"])]
+
+
+@pytest.mark.nightly
+def test_the_source_archive_builds_the_same_package(tmp_path: Path) -> None:
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if uv is None:
+        pytest.skip("uv is not installed")
+    _prepare([uv, "build", "--quiet", "--sdist", "--out-dir", str(tmp_path), str(ROOT)])
+    (archive,) = tmp_path.glob("*.tar.gz")
+    content = []
+    for source in (archive, ROOT):
+        folder = tmp_path / f"from {source.name}"
+        _prepare([uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(source)])
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as box:
+            content.append({entry.filename: entry.CRC for entry in box.infolist()})
+    assert content[0] == content[1]
 
 
 @pytest.mark.nightly
