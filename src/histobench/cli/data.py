@@ -351,7 +351,8 @@ def _print_findings(
     for kind in KINDS:
         found = findings.of(kind)
         if kind == "group in two splits" and not grouped:
-            _print_line(console, "NOTE", _NO_GROUPS)
+            if not findings.of("groups"):
+                _print_line(console, "NOTE", _NO_GROUPS)
         elif kind == "sites" and not sited and not found:
             continue
         elif not found and kind in _PASSED and anything:

@@ -258,6 +258,8 @@ def _plan(args: argparse.Namespace) -> Plan:
 
     if bool(args.plan) == bool(args.data):
         raise HistobenchError("give a plan file, or --data and --models")
+    if args.plan and Path(args.plan).is_dir():
+        raise HistobenchError(f"{args.plan} is a folder, not a plan file; did you mean --data {args.plan}?")
     if args.plan:
         values, base = read_plan_values(args.plan), Path(args.plan).parent
         where = args.plan

@@ -137,6 +137,7 @@ def test_run_says_in_a_line_each_what_data_check_finds_quickly(
     shown = capsys.readouterr().out
     assert single in shown
     assert patients in shown
+    assert "no groups (patients, slides) are known" not in shown, "said once"
     run = ["run", "--data", str(data), "--models", "tiny-vl", "--tasks", "Proto", "--device", "cpu"]
     assert main([*run, "--results", str(tmp_path / "r")]) == 0
     said = capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_every_encoder_is_found_by_its_own_name_and_most_by_their_titles() -> No
     [
         ("Virchow3", "did you mean virchow"),
         ("optimus", "hoptimus0"),
-        ("zzz", "; (histobench models lists all)"),
+        ("zzz", "'zzz'; histobench models lists all"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_ones_and_never_the_alphabet(name: str, hint: str) -> None:
@@ -93,3 +93,14 @@ def test_missing_weights_come_with_the_steps_to_them(
     assert lines[0].endswith("uni_v1: no weights on this machine, and HF_HUB_OFFLINE=1 forbids the download")
     assert "request access at https://huggingface.co/MahmoodLab/uni and run: hf auth login" in lines[1]
     assert "give --weights FILE; details: histobench models show uni_v1" in lines[2]
+    flags = ["--models", "UNI,zzz", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(table), *flags]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert [line.split(":")[0] for line in lines[1:]] == [
+        "  uni_v1", "    with internet", "    without", "  zzz"
+    ]  # fmt: skip
+    assert lines[1].startswith("  uni_v1: no weights on this machine")
+    assert main(["run", str(tmp_path), *flags]) == 2
+    assert (
+        f"{tmp_path} is a folder, not a plan file; did you mean --data {tmp_path}?" in capsys.readouterr().err
+    )

@@ -59,7 +59,8 @@ def _nearest(name: str) -> str:
     near = difflib.get_close_matches(asked, known, n=5, cutoff=0.6)
     near += [key for key in known if len(key) > 3 and (key in asked or asked in key)] if asked else []
     names = list(dict.fromkeys(known[key] for key in near))[:3]
-    return f"did you mean {', '.join(names)}? " * bool(names) + "(histobench models lists all)"
+    hint = f"did you mean {', '.join(names)}? (histobench models lists all)"
+    return hint if names else "histobench models lists all"
 
 
 def zoo_name(name: str) -> str:
@@ -223,7 +224,8 @@ def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) ->
         return
     if len(reasons) == 1:
         raise HistobenchError(next(iter(missing.values())))
-    lines = "".join(f"\n  {name}: {why}" for name, why in missing.items())
+    lines = "".join(f"\n{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items())
+    lines = lines.replace("\n", "\n  ")
     advice = "" if len(missing) == len(reasons) else "\nNothing was computed; `keep_going` runs the others."
     raise HistobenchError(f"{len(missing)} of {len(reasons)} encoders cannot be used:{lines}{advice}")
 
