@@ -15,6 +15,8 @@ from histobench.roi.comparison.comparison import CompareSettings
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
 from histobench.roi.results.reader import load_runs
 
+BOTH = ("frozen", "lora")
+
 
 def _write_both(write_run: Write, encoder: str, frozen: float, adapted: float) -> object:
     write_run(encoder, frozen, task="Fine-tune", setting="frozen", n=600)
@@ -62,6 +64,9 @@ def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_r
     assert not any(each.holds for each in shift.shifts)
     assert not shift.reversals
     assert "No change of the ranking is shown" in " ".join(shift_grid(shift).notes)
+    few = [write_run("p", task="Fine-tune", setting=each, dataset="few", n=20, groups=True) for each in BOTH]
+    (untested,) = ranking_shifts(load_runs(few[0]), CompareSettings(), dataset="few")
+    assert "were not tested: too few groups" in " ".join(shift_grid(untested).notes)
     other = write_run("a", folder="probe")
     runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
     with pytest.raises(HistobenchError, match="--tasks Fine-tune"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.table_statistics import TableStatistics
 from histobench.roi.metrics.metric_catalogue import described
-from histobench.roi.task_catalogue import PATIENT
+from histobench.roi.task_catalogue import ON_IMAGES, PATIENT
 
 #: A list of more names than this is cut short.
 _MOST_NAMES = 6
@@ -144,7 +144,7 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
         said.append(_not_tested(each, task))
         if each.instead is not None and each.instead in instead:
             said.append(f"By accuracy, in which frequent classes count most, {_sure_verdict(each.instead)}.")
-    if any(map(needs_splits, untested)):
+    if task not in ON_IMAGES and any(map(needs_splits, untested)):  # which have no splits
         what = _words(metric)
         said.append(f"To test {what} on all {GROUPS}, repeat the run with `{REMEDY}`.")
     worse = dict.fromkeys(name for each in judged for name in each.worse)

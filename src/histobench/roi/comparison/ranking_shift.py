@@ -45,6 +45,7 @@ class RankingShift:
     shifts: tuple[Shift, ...]
     kendall: float | None  # between the observed orders; None with fewer than two encoders
     reversals: tuple[tuple[str, str], ...]  # the first is shown to be better adapted, the second frozen
+    note: str = ""  # why nothing was tested
 
     def frame_rows(self) -> list[dict[str, object]]:
         """One row per encoder, for tables."""
@@ -119,7 +120,10 @@ def _shift(
         ranks = [[shift.rank_frozen for shift in shifts], [shift.rank_adapted for shift in shifts]]
         found = float(stats.kendalltau(*ranks).statistic)
         kendall = found if math.isfinite(found) else None
-    return RankingShift(dataset, settings.metric, settings.alpha, tuple(shifts), kendall, tuple(reversals))
+    untested = both.standings is None and bool(both.entries)
+    note = (both.entries[0].interval.reason or "") if untested else ""
+    metric, alpha = settings.metric, settings.alpha
+    return RankingShift(dataset, metric, alpha, tuple(shifts), kendall, tuple(reversals), note)
 
 
 def _possible(table: DatasetTable, name: str) -> tuple[int, int] | None:
@@ -144,10 +148,13 @@ def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
     header = ("encoder", "frozen", "LoRA", "difference", "rank frozen (possible)", "rank LoRA (possible)")
     level = f"{100 * (1 - shift.alpha):g}%"
     notes = [f"Differences have {level} intervals that hold for all pairs of networks at once; * excludes 0."]
+    if shift.note:
+        notes = [f"Differences were not tested: {shift.note.removeprefix('no interval: ')}."]
     if shift.kendall is not None:
         moved = [each.encoder for each in shift.shifts if each.rank_frozen != each.rank_adapted]
         observed = f"{', '.join(moved)} moved" if moved else "the same"
         notes.append(f"Observed order: {observed} (Kendall's tau {shift.kendall:.2f}).")
+    if shift.kendall is not None and not shift.note:
         shown = "; ".join(f"{first} overtakes {second}" for first, second in shift.reversals)
         notes.append(
             f"The ranking changes: {shown}."
