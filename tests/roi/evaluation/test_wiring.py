@@ -23,6 +23,7 @@ from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
 
+pytestmark = pytest.mark.slow
 QUICK: dict[str, Any] = {"n_iter": 3, "n_way": (2,), "n_shot": (1, 2), "n_neighbors": 4}
 Numbers = dict[str, bytes]  # task and setting -> the probabilities of the test images
 Evaluated = Callable[..., tuple[Numbers, EvaluationOutcome]]
