@@ -140,7 +140,7 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
         distance *= inverse32[k, k + 1 :, None]
         np.maximum(largest, distance.max(axis=0), out=largest)
     tail = 2 * float(special.ndtr(-float(np.quantile(largest, level))))
-    worth = min(max(np.log(level) / np.log1p(-tail), 1.0), pairs)
+    worth = min(max(np.log(level) / np.log1p(-min(tail, 1 - 1e-12)), 1.0), pairs)
     return float(worth + all_of_it * (pairs - worth))
 
 
