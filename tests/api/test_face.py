@@ -238,29 +238,6 @@ def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"train": np.full((4, 2), np.nan)}, "train: 4 rows have NaN"),
-        ({"train": np.zeros((4, 2, 2))}, r"expected numbers of shape \[images, dimension\]"),
-        ({"train_labels": np.zeros(3, int)}, "expected 4 labels"),
-        ({"train_labels": np.array([0.5, 1, 0, 1])}, "expected class ids"),
-        ({"train_labels": None}, "train_labels is missing"),
-        ({"tasks": ["KN"]}, "unknown task 'KN'"),
-    ],
-)
-def test_wrong_arrays_are_refused_by_the_name_of_the_parameter(change: dict, message: str) -> None:  # type: ignore[type-arg]
-    given = {
-        "train": np.zeros((4, 2)),
-        "test": np.zeros((4, 2)),
-        "train_labels": np.array([0, 1, 0, 1]),
-        "test_labels": np.array([0, 1, 0, 1]),
-        "tasks": ["KNN"],
-    }
-    with pytest.raises(hb.HistobenchError, match=message):
-        hb.evaluate(**{**given, **change})  # type: ignore[arg-type]
-
-
 def test_an_option_that_does_not_exist_is_refused_by_python_itself() -> None:
     with pytest.raises(TypeError, match="'n_neighbours'"):
         hb.evaluate(np.zeros((4, 2)), np.zeros((4, 2)), n_neighbours=3)  # type: ignore[call-arg]

@@ -139,9 +139,10 @@ def feature_array(value: Any, name: str) -> NDArray[np.float32]:
     """Return numbers [n, d] in float32, all finite; at least one row and one column."""
     from sklearn.utils import check_array
 
+    value = _plain(value, name)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is refused
-            rows = check_array(_on_cpu(value), dtype=np.float32, input_name=name)
+            rows = check_array(value, dtype=np.float32, input_name=name)
     except (ValueError, TypeError) as error:
         raise InvalidParameterError(f"{name}: {str(error).splitlines()[0]}") from None
     return np.require(rows, np.float32, ["C", "W"])  # PyTorch warns of what cannot be written to
@@ -184,7 +185,7 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
 
 def _one_per_image(value: Any, name: str, count: int) -> list[Any]:
     """Return a list or column of `count` plain values, none of them missing."""
-    value = _on_cpu(value)
+    value = _plain(value, name)
     items = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(items, str | bytes | Mapping) or not np.iterable(items):
         raise InvalidParameterError(
@@ -205,16 +206,19 @@ def _one_per_image(value: Any, name: str, count: int) -> list[Any]:
 def as_array(value: Any, name: str) -> NDArray[Any]:
     """Return an array of anything array-like, also of a tensor on any device."""
     try:
-        return np.asarray(_on_cpu(value))
+        return np.asarray(_plain(value, name))
     except (ValueError, TypeError) as error:
         raise InvalidParameterError(f"{name}: cannot be read as an array: {error}") from None
 
 
-def _on_cpu(value: Any) -> Any:
-    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor, wherever it is
+def _plain(value: Any, name: str) -> Any:
+    """Return a tensor, wherever it is, as an array; refuse masked values."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidParameterError(f"{name}: {int(np.ma.getmaskarray(value).sum())} values are masked")
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    return value.filled(np.nan) if isinstance(value, np.ma.MaskedArray) else value
+    return value
 
 
 def _features_of(part: Given) -> NDArray[np.float32]:
