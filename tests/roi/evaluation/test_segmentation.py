@@ -266,7 +266,9 @@ def test_from_the_command_with_intervals_references_and_comparison(
     assert one["true:gland"].sum() + one["true:background"].sum() == 10 * 24 * 39  # no border is dropped
     for work in ("compare", "choose"):
         assert main([work, str(results), "--task", "Segmentation"]) == 0
-        assert "dice" in capsys.readouterr().out.lower()
+        said = capsys.readouterr().out
+        assert "dice" in said.lower()
+        assert work != "compare" or "Colors: Dice of references: random weights" in " ".join(said.split())
     site = build_site(results, tmp_path / "site").parent
     pages = [(site / "data" / "run" / f"{number}.js").read_text() for number in range(4)]
     assert all('"sheet":' in page and '"mask"' in page for page in pages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -26,6 +26,7 @@ from histobench.roi.comparison.table_statistics import (
     target_statistics,
 )
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
+from histobench.roi.metrics.target_metrics import REFERENCES
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval
@@ -263,7 +264,19 @@ def _table_of_target(dataset: str, named: dict[str, StoredRun], settings: Compar
     """The comparison of a target that is not a class, by the jackknife over patients or images."""
     table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
     statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
-    return _table(dataset, named, table.found[settings.metric], statistics, table.units, settings)
+    made = _table(dataset, named, table.found[settings.metric], statistics, table.units, settings)
+    return replace(made, notes=(*made.notes, *_references(table)))
+
+
+def _references(table: TargetTable) -> Iterator[str]:
+    """What a segmentation is to be seen beside: Dice of random weights, of mean colors, of the grid."""
+    found = [table.found[f"{name}_dice"] for name in REFERENCES if f"{name}_dice" in table.found]
+    for place, name in enumerate(found[0].names if found else ()):
+        values = ", ".join(
+            f"{words} {each.values[place]:.3f}"
+            for words, each in zip(("random weights", "mean colors", "grid"), found, strict=True)
+        )
+        yield f"{name}: Dice of references: {values}"
 
 
 def _table(

@@ -206,17 +206,17 @@ class TokenBank:
     def add(self, tokens: Tensor, truth: Tensor, n_classes: int) -> None:
         """Keep a part of the tokens [b, d, h, w] of tiles."""
         grid = (tokens.shape[2], tokens.shape[3])
-        rows = F.normalize(tokens.float().permute(0, 2, 3, 1).flatten(0, 2), dim=1).half().cpu()
-        classes = patch_shares(truth, grid, n_classes).permute(0, 2, 3, 1).flatten(0, 2).cpu()
-        labeled = classes.sum(dim=1).numpy() > 0
+        rows = tokens.permute(0, 2, 3, 1).flatten(0, 2)
+        classes = patch_shares(truth, grid, n_classes).permute(0, 2, 3, 1).flatten(0, 2)
+        labeled = classes.sum(dim=1).cpu().numpy() > 0
         self._append(rows, classes, labeled & (self.rng.random(len(rows)) < self.share))
         if sum(map(len, self.tokens)) > 2 * self.most:
             self._thin(0.5)
 
     def _append(self, rows: Tensor, classes: Tensor, kept: NDArray[np.bool_]) -> None:
-        some = torch.from_numpy(kept)
-        self.tokens.append(rows[some])
-        self.shares.append(classes[some])
+        some = torch.from_numpy(kept).to(rows.device)
+        self.tokens.append(F.normalize(rows[some].float(), dim=1).half().cpu())
+        self.shares.append(classes[some].cpu())
 
     def _thin(self, share: float) -> None:
         rows, classes = torch.cat(self.tokens), torch.cat(self.shares)
