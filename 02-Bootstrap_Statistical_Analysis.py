@@ -12,4 +12,6 @@ from histobench.cli.entry import run_command
 from histobench.cli.main import COMMANDS
 
 if __name__ == "__main__":
-    sys.exit(run_command(COMMANDS["bootstrap"], sys.argv[1:], prog=Path(__file__).name))
+    sys.exit(
+        run_command(COMMANDS["bootstrap"]._replace(as_script=True), sys.argv[1:], prog=Path(__file__).name)
+    )

@@ -28,11 +28,14 @@ from histobench.roi.options import (
     feature_options,
     plan_options,
 )
+from histobench.roi.result_options import ChooseOptions, CompareOptions, PowerOptions
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "histobench"
 #: In a signature, the options of the records follow this line.
 MARK = "    # The options below are written by scripts/write_signatures.py from the records.\n"
 WIDTH = 110
+#: Headings of options that belong to one task or preset.
+TASK_GROUPS = ("linear probe", "KNN", "few-shot", "zero-shot", "fine-tune", "patho-bench")
 
 
 def options_of_run() -> list[Declared]:
@@ -85,16 +88,25 @@ def updated(text: str, function: str, options: Sequence[Declared]) -> str:
     head, body = text[:start], text[start:]
     parameters = "".join(f"    {each.name}: {annotation(each)} = {written(each)},\n" for each in options)
     own, _, rest = body.partition(MARK)
-    last = re.findall(r"^    (\w+):", own, flags=re.M)[-1]
-    _, closing, rest = rest.partition("\n)")
+    named = re.findall(r"^    (\w+):", own, flags=re.M)
+    _, closing, rest = f"\n{rest}".partition("\n)")
     # In the docstring, the options follow the entry of the last parameter that is not one of them.
     before, found, after = rest.partition("\n\n    Returns\n")
-    entry_of_last = re.search(f"\n    ([^\n]*, )?{last} : [^\n]*\n(        [^\n]*\n)+", before + "\n")
+    last = f"([^\n]*, )?{named[-1]} : [^\n]*\n(        [^\n]*\n)+" if named else "Parameters\n    -+\n"
+    entry_of_last = re.search(f"\n    {last}", before + "\n")
     assert found, f"{function}: the docstring has no section Returns"
-    assert entry_of_last is not None, f"{function}: the docstring does not describe {last}"
+    assert entry_of_last is not None, f"{function}: the docstring does not describe {named[-1:]}"
     entries = "".join(map(entry, options)).rstrip("\n")
-    docstring = before[: entry_of_last.end()] + entries
+    docstring = f"{before}\n"[: entry_of_last.end()] + entries
     return f"{head}{own}{MARK}{parameters.rstrip()}{closing}{docstring}{found}{after}"
+
+
+def updated_method(text: str, method: str, options: Sequence[Declared]) -> str:
+    """The source with the options in a method, whose name is unique with its first parameter."""
+    start = text.index(f"\n    def {method}(\n        self,")
+    end = text.index("\n    def ", start + 1)
+    done = updated(textwrap.dedent(text[start:end]), method, options)
+    return text[:start] + textwrap.indent(done, "    ").rstrip(" ") + text[end:]
 
 
 def annotation(each: Declared) -> str:
@@ -125,10 +137,10 @@ def entry(each: Declared) -> str:
     shown = re.sub(r"Literal\[(.*)\]", r"{\1}", shown)
     default = "optional" if each.default is None else f"default {written(each)}"
     help_text = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.said.help)
+    # Options of one task name it: "number of neighbors" is of KNN.
     group = each.said.group
-    meaning = (
-        help_text if not group or help_text.lower().startswith(group.lower()) else f"{group}: {help_text}"
-    )
+    named = group in TASK_GROUPS and not help_text.lower().startswith(group.lower())
+    meaning = f"{group}: {help_text}" if named else help_text
     meaning = meaning[0].upper() + meaning[1:]
     if each.said.default_text:
         meaning += f" (default: {default_text(each)})"
@@ -147,6 +159,11 @@ def sources() -> dict[Path, str]:
         agents: updated(agents.read_text(encoding="utf-8"), "run", options_of_agents()),
         consult: updated(consult.read_text(encoding="utf-8"), "run", options_of_consult()),
     }
+    found[benchmark] = updated(found[benchmark], "choose", options_of(ChooseOptions))
+    found[benchmark] = updated(found[benchmark], "compare", options_of(CompareOptions))
+    found[benchmark] = updated_method(found[benchmark], "compare", options_of(CompareOptions))
+    checks = SOURCE / "api" / "checks.py"
+    found[checks] = updated(checks.read_text(encoding="utf-8"), "power", options_of(PowerOptions))
     found[features] = updated(found[features], "evaluate", feature_options())
     found[consult] = updated(found[consult], "prepare", options_of_prepare())
     return {path: formatted(text) for path, text in found.items()}

@@ -7,12 +7,17 @@ A table stands between `<!-- table: NAME -->` and `<!-- /table -->`. A test chec
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import histobench
+from histobench.cli.main import COMMANDS
 from histobench.core.files import write_text
 from histobench.core.records import markdown_rows, options_of
+from histobench.core.renamed import Renamed
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import COLUMNS
 from histobench.roi.encoders.encoder_catalogue import license_table, markdown_table
@@ -66,7 +71,78 @@ def columns() -> str:
     return table("column", "names", rows=f"{rows}| sites | {names(SITE_COLUMNS)} |\n")
 
 
+#: Commands that 0.2 did not have, and Python names that it had.
+NEW_COMMANDS = ("features export", "choose", "similarity", "mint grade", "consult register", "consult power")
+FIRST_NAMES = {
+    *("Benchmark", "Dataset", "Encoder", "HistobenchError", "create_encoder", "evaluate", "extract", "run"),
+    *("list_encoders", "load_dataset", "open_results", "mint.AgentRuns", "mint.open_runs", "mint.run"),
+    *("estimators.KNN", "estimators.LinearProbe", "estimators.Prototype", "estimators.SimpleShot"),
+}
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command with its parser, without the groups of commands."""
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=name)
+        command.add_flags(parser)
+        below = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+        if not below:
+            yield name, parser
+        for action in below:
+            jobs = {action.choices[each.dest]: each.dest for each in action._choices_actions}
+            yield from ((f"{name} {job}", each) for each, job in jobs.items())
+
+
+def commands() -> str:
+    """Every command with its arguments and flags."""
+    rows = ""
+    for name, parser in parsers():
+        actions = [each for each in parser._actions if each.dest != "help" and each.help != argparse.SUPPRESS]
+        flags = [
+            max(each.option_strings, key=len) if each.option_strings else str(each.metavar)
+            for each in actions
+        ]
+        since = "0.3" if name in NEW_COMMANDS else "0.2"
+        rows += f"| `{name}` | {' '.join(f'`{flag}`' for flag in flags)} | {since} |\n"
+    return table("command", "arguments and flags", "since", rows=rows)
+
+
+def earlier_flags() -> str:
+    """Spellings that still work."""
+    found: dict[str, dict[str, None]] = {}
+    for _, parser in parsers():
+        for flag, action in parser._option_string_actions.items():
+            if action.option_strings and flag not in action.option_strings:
+                found.setdefault(max(action.option_strings, key=len), {})[flag] = None
+    rows = "".join(
+        f"| `{flag}` | {', '.join(f'`{old}`' for old in olds)} |\n" for flag, olds in sorted(found.items())
+    )
+    return table("flag", "earlier spelling", rows=rows)
+
+
+def python_names() -> str:
+    """Every public Python name with the public methods of classes."""
+    rows = ""
+    for space in (histobench, histobench.mint, histobench.consult, histobench.estimators):
+        for name in sorted(space.__all__):
+            value = getattr(space, name)
+            if inspect.ismodule(value) or name.startswith("_"):
+                continue
+            methods = [
+                f"`.{each}`"
+                for each in sorted(vars(value) if inspect.isclass(value) else ())
+                if not each.startswith("_") and not isinstance(vars(value)[each], Renamed)
+            ]
+            whole = f"{space.__name__}.{name}".removeprefix("histobench.")
+            since = "0.2" if whole in FIRST_NAMES else "0.3"
+            rows += f"| `hb.{whole}` | {' '.join(methods)} | {since} |\n"
+    return table("name", "methods and attributes", "since", rows=rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "earlier-flags": earlier_flags,
+    "python-names": python_names,
     "encoders": lambda: markdown_table(list_encoders()),
     "licenses": lambda: license_table(list_encoders()),
     "metrics": metrics,

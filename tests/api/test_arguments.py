@@ -89,7 +89,7 @@ def test_a_seed_is_a_whole_number(undivided: pd.DataFrame, seed: Any) -> None:
     ],
 )
 def test_shares_may_be_numbers(undivided: pd.DataFrame, split: Any, text: str) -> None:
-    given, written = (hb.load_dataset(undivided, split=shares, seed=3).frame() for shares in (split, text))
+    given, written = (hb.load_dataset(undivided, split=shares, seed=3).to_frame() for shares in (split, text))
     pd.testing.assert_frame_equal(given, written)
 
 
@@ -147,18 +147,18 @@ def test_what_is_wrong_with_a_dataframe_is_said_by_its_rows(
     ],
 )
 def test_columns_of_any_kind_are_read(frame: pd.DataFrame, change: Any) -> None:
-    expected = hb.load_dataset(frame).frame()
-    pd.testing.assert_frame_equal(hb.load_dataset(frame.astype(change)).frame(), expected)
+    expected = hb.load_dataset(frame).to_frame()
+    pd.testing.assert_frame_equal(hb.load_dataset(frame.astype(change)).to_frame(), expected)
     doubled = frame.astype(change).set_axis([0] * 24)
-    pd.testing.assert_frame_equal(hb.load_dataset(doubled).frame(), expected)
+    pd.testing.assert_frame_equal(hb.load_dataset(doubled).to_frame(), expected)
 
 
 def test_paths_may_be_path_objects_or_bytes_and_labels_numbers(frame: pd.DataFrame) -> None:
-    expected = hb.load_dataset(frame).frame()["image"].tolist()
+    expected = hb.load_dataset(frame).to_frame()["image"].tolist()
     for kind in (Path, str.encode):
         given = frame.assign(path=[kind(path) for path in frame["path"]], label=[0, 1] * 12)  # type: ignore[operator]
         data = hb.load_dataset(given)
-        assert data.frame()["image"].tolist() == expected
+        assert data.to_frame()["image"].tolist() == expected
         assert data.classes == ("0", "1")
 
 
@@ -175,7 +175,7 @@ def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path)
 @pytest.mark.parametrize("kind", ["float64", "Float64", "double[pyarrow]"])
 def test_patients_keep_their_numbers_where_one_is_missing(frame: pd.DataFrame, kind: str) -> None:
     frame["patient"] = pd.Series([None, *range(1, len(frame))], dtype=kind)
-    groups = hb.load_dataset(frame).frame()["group"]
+    groups = hb.load_dataset(frame).to_frame()["group"]
     assert set(groups.dropna()) == {str(number) for number in range(1, len(frame))}
 
 
@@ -389,7 +389,7 @@ def test_other_parameters_of_a_dataset_are_checked(frame: pd.DataFrame, given: A
 
 def test_a_regular_expression_may_go_over_several_lines(frame: pd.DataFrame) -> None:
     data = hb.load_dataset(frame, group_regex="(?x) (p\\d+)  # the patient\n _")
-    assert set(data.frame()["group"]) == {f"p{number}" for number in range(6)}
+    assert set(data.to_frame()["group"]) == {f"p{number}" for number in range(6)}
 
 
 def test_a_class_map_is_asked_for_by_its_parameter(frame: pd.DataFrame) -> None:

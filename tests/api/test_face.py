@@ -76,25 +76,25 @@ def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
     assert "9 classes" in repr(data)
     assert "<table>" in data._repr_html_()
     assert data.check().errors == ()
-    assert list(data.frame().columns) == ["image", "label", "class", "split", "group"]
-    assert len(data.frame()) == len(data)
+    assert list(data.to_frame().columns) == ["image", "label", "class", "split", "group"]
+    assert len(data.to_frame()) == len(data)
 
 
 @pytest.mark.slow
 def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
-    frame = hb.load_dataset(tiles).frame()
+    frame = hb.load_dataset(tiles).to_frame()
     table = pd.DataFrame({"path": frame["image"], "label": frame["class"], "split": frame["split"]})
     again = hb.load_dataset(table, name="mine")
     assert again.name == "mine"
-    assert again.frame()["class"].tolist() == frame["class"].tolist()
+    assert again.to_frame()["class"].tolist() == frame["class"].tolist()
     with pytest.raises(hb.HistobenchError, match="no column 'label'"):
         hb.load_dataset(table[["path"]])
 
 
 @pytest.mark.slow
 def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
-    table = bench.table()
+    table = bench.to_frame()
     assert set(table["encoder"]) == {"colors", "tiny-vl"}
     value = table.query("metric == 'balanced_accuracy' and task == 'KNN'")
     assert len(value) == 2
@@ -106,7 +106,7 @@ def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
 
 @pytest.mark.slow
 def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
-    table = bench.table()
+    table = bench.to_frame()
     stored = pd.read_parquet(bench.folder / "results.parquet", partitioning=None)
     pd.testing.assert_frame_equal(stored[table.columns.tolist()], table)
     assert list(stored.columns[len(table.columns) :]) == [
@@ -116,13 +116,13 @@ def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
         "version",
         "provenance",
     ]
-    assert len(hb.open_results(bench.folder).table()) == len(table)
+    assert len(hb.open_results(bench.folder).to_frame()) == len(table)
 
 
 @pytest.mark.slow
 def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
     compared = bench.compare(metric="balanced_accuracy", task="KNN")
-    frame = compared.frame()
+    frame = compared.to_frame()
     assert list(frame.columns[-2:]) == ["p (Holm)", "holds"]
     assert len(frame) == 1
     ranked = compared.ranked()
@@ -216,9 +216,9 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
     before = sorted(tmp_path.rglob("*"))
     result = hb.evaluate(features.train, features.test, tasks=["KNN"], n_neighbors=3)
     assert sorted(tmp_path.rglob("*")) == before
-    mine = result.table().query("metric == 'balanced_accuracy'")["value"].item()
+    mine = result.to_frame().query("metric == 'balanced_accuracy'")["value"].item()
     stored = (
-        bench.table()
+        bench.to_frame()
         .query("metric == 'balanced_accuracy' and task == 'KNN' and encoder == 'tiny-vl'")["value"]
         .item()
     )
@@ -226,7 +226,7 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
     arrays = hb.evaluate(
         features.train.X, features.test.X, features.train.y, features.test.y, tasks=["KNN"], n_neighbors=3
     )
-    assert arrays.table().query("metric == 'balanced_accuracy'")["value"].item() == stored
+    assert arrays.to_frame().query("metric == 'balanced_accuracy'")["value"].item() == stored
 
 
 def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
@@ -250,7 +250,7 @@ def test_an_encoder_embeds_pictures_arrays_and_paths(
     tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = hb.create_encoder("tiny-vl", device="cpu")
-    paths = hb.load_dataset(tiles).frame()["image"].tolist()[:5]
+    paths = hb.load_dataset(tiles).to_frame()["image"].tolist()[:5]
     from_paths = encoder.embed(paths, batch_size=2)
     from_pictures = encoder.embed([Image.open(path) for path in paths])
     from_arrays = encoder.embed(np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths]))
@@ -273,7 +273,7 @@ def test_the_zoo_is_listed() -> None:
 
 @pytest.mark.slow
 def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:
-    frame = hb.load_dataset(tiles).frame().rename(columns={"image": "path"})
+    frame = hb.load_dataset(tiles).to_frame().rename(columns={"image": "path"})
     frame["Scanner"] = ["A" if number % 2 else "B" for number in range(len(frame))]
     frame["lot"] = "7"
     columns = ["path", "label", "split", "Scanner", "lot"]
@@ -302,7 +302,7 @@ def undivided(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> p
 def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_path: Path) -> None:
     data = hb.load_dataset(undivided, split="0.6/0.4", seed=7)
     bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20, num_workers=0)
-    frame = data.frame()
+    frame = data.to_frame()
     tested = {Path(path).name for path in frame[frame["split"] == "test"]["image"]}
     shown = bench.predictions("tiny-vl", task="Proto")["image"]
     assert {Path(path).name for path in shown} == tested
@@ -313,7 +313,7 @@ def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_pat
 
 @pytest.mark.slow
 def test_a_patient_is_the_group_also_where_slides_stand_first(undivided: pd.DataFrame) -> None:
-    frame = hb.load_dataset(undivided, split="0.6/0.4").frame()
+    frame = hb.load_dataset(undivided, split="0.6/0.4").to_frame()
     assert frame["group"].nunique() == undivided["patient"].nunique()
     assert (frame.groupby("group")["split"].nunique() == 1).all()
 

@@ -21,11 +21,10 @@ import histobench as hb
 from histobench.api import plots
 from histobench.cli.main import main
 from histobench.consult import consult_runs
-from histobench.consult.playing import ConsultRun
 from histobench.consult.reference_agents import POLICIES, RULES
-from histobench.consult.study_plan import StudyPlan
+from histobench.consult.study_plan import ConsultRun, StudyPlan
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
-from histobench.roi.comparison.comparison import CompareSettings
+from histobench.roi.result_options import CompareSettings
 
 TOP = Path(__file__).parents[2]
 SOURCE = TOP / "src" / "histobench"
@@ -82,7 +81,7 @@ def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -
     if inspect.isclass(value):
         told = re.findall(r"^([a-zA-Z_, ]+)(?: : .*)?$", text, flags=re.MULTILINE)
         known = {each.strip() for line in told for each in line.split(",")}
-        own = [each.name for each in fields(value) if each.init] if is_dataclass(value) else []
+        own = [each.name for each in fields(value) if each.name[0] != "_"] if is_dataclass(value) else []
         assert [each for each in own if each not in known] == [], name
         return
     assert "Returns\n-------" in text or inspect.signature(value).return_annotation == "None", name
@@ -167,7 +166,7 @@ def test_a_slice_of_encoders_is_a_short_line_each() -> None:
 
 
 @pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> hb.FeatureSets:
+def features(tmp_path_factory: pytest.TempPathFactory) -> hb.FeatureSplits:
     folder = tmp_path_factory.mktemp("tiles")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HISTOBENCH_CACHE", str(folder / "cache"))
@@ -184,8 +183,8 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> hb.FeatureSets:
 
 
 @pytest.mark.slow
-def test_features_are_a_frame_and_complete_their_splits(features: hb.FeatureSets) -> None:
-    frame = features.frame()
+def test_features_are_a_frame_and_complete_their_splits(features: hb.FeatureSplits) -> None:
+    frame = features.to_frame()
     assert list(frame.columns[:7]) == ["split", "image", "label", "class", "group", "scanner", "stain"]
     assert frame["split"].value_counts().to_dict() == {"train": 108, "test": 72}
     assert (frame.loc[frame["split"] == "test", "x0"].to_numpy() == features.test.X[:, 0]).all()
@@ -196,7 +195,9 @@ def test_features_are_a_frame_and_complete_their_splits(features: hb.FeatureSets
 
 
 @pytest.mark.nightly
-def test_robustness_from_python_is_that_of_the_command_line(features: hb.FeatureSets, tmp_path: Path) -> None:
+def test_robustness_from_python_is_that_of_the_command_line(
+    features: hb.FeatureSplits, tmp_path: Path
+) -> None:
     kept = tmp_path / "python"
     measured = hb.robustness(features, columns="scanner", device="cpu", results=kept)
     folder = next(iter(features.paths.values())).parent
@@ -204,7 +205,7 @@ def test_robustness_from_python_is_that_of_the_command_line(features: hb.Feature
     assert main(["robustness", str(folder), "--column", "scanner", "--device", "cpu", "-o", str(shell)]) == 0
     assert (kept / "robustness.json").read_bytes() == (shell / "robustness.json").read_bytes()
     pd.testing.assert_frame_equal(
-        measured.frame(), hb.robustness(str(folder), columns="scanner", device="cpu").frame()
+        measured.to_frame(), hb.robustness(str(folder), columns="scanner", device="cpu").to_frame()
     )
     assert "robustness by scanner" in repr(measured)
     assert "<table>" in measured._repr_html_()

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 import histobench as hb
-from histobench.api.features import Features, FeatureSets
+from histobench.api.features import Features, FeatureSplits
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.features.feature_file import FeatureSet
 
@@ -39,11 +39,11 @@ def _features(rows: slice, split: str, **metadata: Any) -> Features:
 
 
 def _value(**changed: Any) -> float:
-    table = hb.evaluate(**_given(**changed)).table()
+    table = hb.evaluate(**_given(**changed)).to_frame()
     return float(table.query("metric == 'balanced_accuracy'")["value"].item())
 
 
-SETS = FeatureSets({"train": _features(slice(0, 40), "train"), "test": _features(slice(40, 60), "test")})
+SETS = FeatureSplits({"train": _features(slice(0, 40), "train"), "test": _features(slice(40, 60), "test")})
 RAGGED = [[1.0, 2.0], [1.0]]
 COLUMNS = list("abcdefgh")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -233,7 +233,7 @@ def test_the_users_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_pair_is_a_validation_set() -> None:
     joined = hb.evaluate(**_given(train=X[:30], train_labels=Y[:30], val=(X[30:40], Y[30:40])))
-    assert joined.table().query("metric == 'balanced_accuracy'")["value"].item() == _value()
+    assert joined.to_frame().query("metric == 'balanced_accuracy'")["value"].item() == _value()
 
 
 def test_names_given_beside_features_are_used() -> None:
@@ -245,9 +245,9 @@ def test_names_given_beside_features_are_used() -> None:
 
 def test_a_task_that_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     bench = hb.evaluate(**_given(tasks=["KNN", "Zero-shot"]))
-    assert set(bench.table()["task"]) == {"KNN"}
+    assert set(bench.to_frame()["task"]) == {"KNN"}
     assert "Zero-shot was left out: no prompts" in caplog.text
-    assert list(bench.left_out) == ["Zero-shot"]
+    assert list(bench.skipped) == ["Zero-shot"]
     assert "left out: Zero-shot" in repr(bench)
     assert "left out" not in repr(hb.evaluate(**_given()))
 
@@ -262,11 +262,11 @@ def test_an_encoder_that_cannot_be_made_is_told_by_what_the_run_gives(
     tiles = write_demo_dataset(tmp_path / "t", name="d", train_per_class=2, test_per_class=1, size=32, seed=0)
     asked: dict[str, Any] = {"tasks": "Proto", "results": tmp_path / "r", "n_bootstrap": 20, "num_workers": 0}
     bench = hb.run(tiles, ["tiny-vl", f"mine={broken}:Mine"], **asked)
-    (reason,) = (reason for job, reason in bench.left_out.items() if "mine" in job)
+    (reason,) = (reason for job, reason in bench.skipped.items() if "mine" in job)
     assert "no weights today" in reason
     assert bench.encoders == ("tiny-vl",)
     assert "left out: " in repr(bench)
-    assert not hb.open_results(tmp_path / "r").left_out
+    assert not hb.open_results(tmp_path / "r").skipped
     broken.write_text(
         "from histobench.roi.encoders.registry import create_encoder\n"
         "def Mine():\n    return create_encoder('tiny-vl')\n"
@@ -279,17 +279,17 @@ def test_the_table_at_the_top_has_the_columns_of_a_run(tmp_path: Path) -> None:
     bench = hb.evaluate(**_given(results=tmp_path / "r"))
     stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)
     assert list(stored.columns) == [
-        *bench.table().columns,
+        *bench.to_frame().columns,
         "seed",
         "fingerprint",
         "date",
         "version",
         "provenance",
     ]
-    pd.testing.assert_frame_equal(stored[bench.table().columns.tolist()], bench.table())
+    pd.testing.assert_frame_equal(stored[bench.to_frame().columns.tolist()], bench.to_frame())
     more = hb.evaluate(**_given(results=tmp_path / "r", tasks="Proto", seed=3))
     stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)
-    assert len(stored) == len(more.table()) > len(bench.table())
+    assert len(stored) == len(more.to_frame()) > len(bench.to_frame())
 
 
 def test_a_split_that_is_not_there_is_no_attribute() -> None:

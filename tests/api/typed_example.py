@@ -22,12 +22,12 @@ def benchmark(folder: Path) -> float:
 
 def features_of(folder: Path) -> NDArray[np.float32]:
     """Features as arrays."""
-    sets: hb.FeatureSets = hb.extract(folder, hb.create_encoder("tiny-vl"), batch_size="auto")
+    sets: hb.FeatureSplits = hb.extract(folder, hb.create_encoder("tiny-vl"), batch_size="auto")
     train: hb.Features = sets.train
     names: list[str] = [spec.name for spec in hb.list_encoders(open=True)[:2]]
     assert names
     measured: hb.RobustnessTables = hb.robustness([sets], columns="scanner")
-    assert len(measured.frame())
+    assert len(measured.to_frame())
     hb.evaluate(train, sets.test, tasks="Few-shot", n_shot=[1, 2], choose_by="image")
     return train.X
 

@@ -42,7 +42,7 @@ def tiles(tmp_path: Path) -> Path:
         ("run --data leak.csv --models tiny-vl --results r", LEAK),
         ("data demo file/demo", "is a file; give a folder"),
         ("data demo file", "is a file; give a folder"),
-        ("run --data t.csv --models tiny-vl --results=", "--results is empty"),
+        ("run --data t.csv --models tiny-vl --results=", "--results: expected a text"),
         ("run --data t.csv --models hf:/nonexistent/model --results r", "folder /nonexistent/model does not"),
         ("run --data t.csv --models hf:./nope --results r", "the folder nope does not exist"),
         (
@@ -53,7 +53,7 @@ def tiles(tmp_path: Path) -> Path:
             "run --data t.csv --models few.py:Mean --tasks Proto --results r",
             "gives features of shape (1, 3) for 8 images; expected one row for each image",
         ),
-        ("choose r --min-robustness 2", "the robustness index is between 0 and 1"),
+        ("choose r --min-robustness 2", "expected a number of at least 0 and at most 1"),
         ("choose r --min-robustness -1", "--min-robustness"),
         ("consult run nostudy --agent policy:reader", "holds no study"),
         ("run --data t.csv --features m=nope.npz --results r", "nope.npz does not exist"),

@@ -111,7 +111,7 @@ def test_the_script_takes_the_same_flags_and_defaults_to_448(
     [
         ({"dataset_split_csv": "nowhere.csv"}, "nowhere.csv"),
         ({"model_name": "resnet51"}, "did you mean resnet50"),
-        ({"model_name": ","}, "--model_name is empty"),
+        ({"model_name": ","}, "--encoders: empty"),
         ({"batch_size": "many"}, "many"),
         ({"batch_size": "0"}, "'0'"),
         ({"device": "tpu9"}, "tpu9"),

@@ -149,7 +149,7 @@ def test_bash_completes_commands_subcommands_and_flags(capsys: pytest.CaptureFix
 
     assert completed("histobench", "ro") == {"robustness"}
     assert completed("histobench", "mint", "re") == {"rescore"}
-    assert {"--models", "--dry-run", "--verbose"} <= completed("histobench", "run", "--")
+    assert {"--encoders", "--dry-run", "--verbose"} <= completed("histobench", "run", "--")
     assert completed("histobench", "mint", "run", "--epi") == {
         "--episode-tokens",
         "--episode-cost",

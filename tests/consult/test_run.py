@@ -33,9 +33,10 @@ from histobench.consult.consultation import (
     read_answer,
 )
 from histobench.consult.measures import read_played
-from histobench.consult.playing import ConsultRun, plan_run
+from histobench.consult.playing import plan_run
 from histobench.consult.reference_agents import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
+from histobench.consult.study_plan import ConsultRun
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.mint.envs.episode import play
@@ -386,12 +387,12 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     )  # fmt: skip
     assert own.fingerprint == study.fingerprint
     assert "40 cases" in repr(own)
-    assert len(own.frame()) == 40
+    assert len(own.to_frame()) == 40
     runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
     assert runs.agents == ["policy-reader"]
     shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")
     shell = hb.consult.table(study, runs=tmp_path / "played")
-    ours = runs.table()
+    ours = runs.to_frame()
     for arm in ("none", "strong"):
         keys = ["agent", "arm", "measure"]
         one, two = (each.set_index(keys).loc[("policy-reader", arm, "final")] for each in (ours, shell))

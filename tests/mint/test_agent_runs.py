@@ -28,8 +28,8 @@ def test_python_plays_what_the_command_line_plays(
     runs = hb.mint.run(agent, "gsm8k", k=(1, 2, 5), data=data, output=tmp_path / "python")
     assert runs.complete
     shell = hb.mint.open_runs(tmp_path / "shell")
-    table = runs.table()
-    assert table.equals(shell.table())
+    table = runs.to_frame()
+    assert table.equals(shell.to_frame())
     assert list(table["k"]) == [1, 2, 5]
     assert set(table["dataset"]) == {"gsm8k"}
     episodes = runs.episodes()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from histobench.report.board import ranking
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import select_runs
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 
 

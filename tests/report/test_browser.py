@@ -20,10 +20,11 @@ from sklearn.metrics import roc_auc_score
 from histobench.report import table as report_table
 from histobench.report.server import SiteServer, follow, snapshot
 from histobench.report.site import build_site
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.metrics import metric_catalogue as catalogue
 from histobench.roi.metrics.metric_catalogue import Metric
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 

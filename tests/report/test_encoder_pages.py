@@ -172,7 +172,7 @@ def test_coordinates_of_a_table_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
         maps = attention_maps(next(Path("results").rglob("*_attention.npz")))
         assert len(maps) == 8
         assert unpacked(maps["P12"][0]["cells"]).shape == (4, 2)
-        assert "Robustness" not in set(done.table()["task"])
+        assert "Robustness" not in set(done.to_frame()["task"])
     frame.loc[frame.index[-4:], "X"] = None  # a patient without coordinates has no map
     frame.to_csv("other.csv", index=False)
     hb.run("other.csv", features=["mine.npz"], tasks=["Patient"], results="others", device="cpu")

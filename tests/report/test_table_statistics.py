@@ -14,11 +14,12 @@ from statsmodels.stats.multitest import multipletests
 import histobench as hb
 from histobench.cli.main import main
 from histobench.report.table import _columns
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.comparison.table_statistics import table_statistics
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from report.site_data import unpacked
 
@@ -75,7 +76,7 @@ def test_one_rule_decides_in_the_report_in_compare_and_in_python(
         pair: not low <= 0 <= high
         for pair, low, high in zip(named_pairs(shown.pairs), shown.pairs.low, shown.pairs.high, strict=True)
     }
-    frame = hb.open_results(results).compare(metric="accuracy", task="KNN", dataset=dataset).frame()
+    frame = hb.open_results(results).compare(metric="accuracy", task="KNN", dataset=dataset).to_frame()
     assert (
         dict(zip(zip(frame["first"], frame["second"], strict=True), frame["holds"], strict=True)) == expected
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.cli.evaluate import evaluate_flags
+from histobench.cli.main import COMMANDS
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.image_tasks import IMAGE_RUNNERS
 from histobench.roi.evaluation.tasks import TASK_RUNNERS
@@ -41,7 +41,7 @@ def test_the_schema_for_editors_names_the_tasks() -> None:
 
 def test_the_help_of_the_command_names_the_tasks() -> None:
     parser = argparse.ArgumentParser()
-    evaluate_flags(parser)
+    COMMANDS["evaluate"].add_flags(parser)
     assert ",".join(TASKS) in "".join(parser.format_help().split())
 
 

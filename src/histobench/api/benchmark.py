@@ -16,20 +16,20 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
-    flag,
     folder_path,
-    positive_number,
     renamed,
     text,
     texts,
-    whole_number,
 )
+from histobench.core.renamed import Renamed, renamed_parameters
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
+    from torch import nn
 
     from histobench.api.dataset import Dataset
+    from histobench.api.encoder import Encoder
     from histobench.api.mistakes import Mistakes
     from histobench.api.plots import Plots
     from histobench.core.records import Declared
@@ -40,17 +40,21 @@ if TYPE_CHECKING:
     from histobench.roi.results.stored_run import StoredRun
 
 
+@renamed_parameters(keep_going="skip_failed")
 def run(
     data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
-    encoders: str | Sequence[str] = (),
+    encoders: str | Encoder | nn.Module | Sequence[str | Encoder | nn.Module] = (),
     *,
     results: str | Path = "results",
-    keep_going: bool = False,
+    skip_failed: bool = False,
     retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from the records.
     target: Literal["class", "regression", "survival", "multilabel", "ordinal", "mask"] = "class",
     target_columns: str | Sequence[str] = (),
     mask_classes: str | None = None,
+    splits: str | None = None,
+    folds: int | None = None,
+    repeats: int | None = None,
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
@@ -60,9 +64,6 @@ def run(
     weights: str | Path | None = None,
     allow_revision: bool = False,
     n_bootstrap: int | None = None,
-    splits: str | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
     device: str | None = None,
     batch_size: int | Literal["auto"] = "auto",
     num_workers: int = 8,
@@ -100,13 +101,15 @@ def run(
     data : Dataset, path, name, DataFrame, or a list of these
         What is classified: a dataset from `load_dataset`, a folder of class folders, a CSV file, TAR shards,
         the name of a public dataset, or a DataFrame. Use `load_dataset` to split, group or name the data.
-    encoders : str or list of str, default ()
-        Names from `list_encoders`, `my_file.py:MyEncoder`, or `NAME=my_file.py:MyEncoder`. An unknown
-        encoder, or one without weights, is an error before any work starts. None are needed with `features`.
+    encoders : str, Encoder, torch.nn.Module, or a list of these, default ()
+        Names from `list_encoders`, `my_file.py:MyEncoder`, or `NAME=my_file.py:MyEncoder`; or a model of
+        this process (see `create_encoder`, which also takes its transform). An encoder of the zoo is made
+        again by its name. An unknown encoder, or one without weights, is an error before any work starts.
+        None are needed with `features`.
     results : str or Path, default "results"
         Folder of the results. It may hold earlier runs.
-    keep_going : bool, default False
-        Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
+    skip_failed : bool, default False
+        Run the other encoders if one of them cannot be created; `Benchmark.skipped` says why.
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
     target : {"class", "regression", "survival", "multilabel", "ordinal", "mask"}, default "class"
@@ -117,6 +120,13 @@ def run(
     mask_classes : str, optional
         Class of each code of the masks, such as 0:background,1:tumor,255:ignore, or a JSON file (default:
         classes.json beside the table).
+    splits : str, optional
+        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
+        leave-one-group-out.
+    folds : int, optional
+        Folds of each repeat (instead of `splits`).
+    repeats : int, optional
+        Repeats of the folds (default: 1).
     features : str or list of str, default ()
         Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
         NAME=PATH; `data` is the table of labels.
@@ -138,13 +148,6 @@ def run(
         Use weights in the hub's cache even if their revision is not the pinned one.
     n_bootstrap : int, optional
         Also write the older bootstrap intervals, from this many resamples.
-    splits : str, optional
-        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
-        leave-one-group-out.
-    folds : int, optional
-        Folds of each repeat (instead of `splits`).
-    repeats : int, optional
-        Repeats of the folds (default: 1).
     device : str, optional
         Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
     batch_size : int or {"auto"}, default "auto"
@@ -152,14 +155,13 @@ def run(
     num_workers : int, default 8
         Processes that load images, at most one per core.
     precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
     compile : {"auto", "on", "off"}, default "auto"
         Compile the network; auto: for long jobs.
     on_bad_image : {"stop", "skip"}, default "stop"
         Unreadable images: stop with one error that lists them, or skip them.
     recheck : int or {"auto"}, default "auto"
-        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
-        to 300, a 95% chance to find a change of 1% of the images.
+        Number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder).
     no_cache : bool, default False
         Compute all features; neither use cached features nor keep any.
     stage : str, optional
@@ -199,8 +201,7 @@ def run(
     save_adapters : bool, default False
         Fine-tune: save adapters to use as encoders.
     token_store : float, default 20.0
-        Segmentation: gigabytes of patch tokens that are kept in a temporary file; more are computed again in
-        every epoch.
+        Gigabytes of patch tokens that are kept in a temporary file; more are computed again in every epoch.
 
     Returns
     -------
@@ -246,7 +247,7 @@ def run(
     with read_for(run, "data"):
         plan = _plan(values)
         done = run_benchmark(
-            plan, display=Display(progress=ProgressBar()), keep_going=keep_going, retry_failed=retry_failed
+            plan, display=Display(progress=ProgressBar()), keep_going=skip_failed, retry_failed=retry_failed
         )
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
@@ -257,7 +258,7 @@ def run(
             raise HistobenchError(
                 next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")
             )
-    return replace(open_results(plan.results), left_out=left_out)
+    return replace(open_results(plan.results), skipped=left_out)
 
 
 def changed_options(
@@ -301,7 +302,8 @@ def _datasets(data: Any, target: str, columns: str | Sequence[str]) -> list[Data
 
     several = [data] if isinstance(data, str | os.PathLike | Dataset) or hasattr(data, "columns") else data
     # Of a column of a DataFrame (which can become a frame) its values would be taken for datasets.
-    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes) or hasattr(data, "to_frame"):
+    is_column = hasattr(data, "to_frame") and not isinstance(data, Dataset)
+    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes) or is_column:
         raise InvalidParameterError(
             "data: expected a dataset of load_dataset, a path, a name or a DataFrame, or a list of them, "
             f"found {reprlib.repr(data)}"
@@ -356,29 +358,37 @@ def similarity(
     >>> round(float(table["value"][0]), 6)
     1.0
     """
+    given = dict(locals())
     from dataclasses import asdict
 
     import pandas
 
+    from histobench.core.records import from_values
     from histobench.roi.comparison import similarity as module
+    from histobench.roi.result_options import SimilarityOptions
 
-    size, wanted = whole_number(k, "k", least=1), texts(measures, "measures")
+    options = from_values(SimilarityOptions, given)
     if isinstance(features, Mapping):
-        found = module.similarity(features, groups=groups, errors=errors, k=size, measures=wanted)
+        found = module.similarity(
+            features, groups=groups, errors=errors, k=options.k, measures=options.measures
+        )
     else:
-        found = module.similarity_of_results(folder_path(features, "features"), k=size, measures=wanted)
+        found = module.similarity_of_results(folder_path(features, "features"), options)
     return pandas.DataFrame([asdict(each) for each in found])
 
 
 def choose(
     results: str | Path,
     *,
-    license: str = "any",
+    # The options below are written by scripts/write_signatures.py from the records.
+    license: Literal["any", "commercial", "commercial-or-unclear"] = "any",
     max_params: int | None = None,
     min_robustness: float | None = None,
-    task: str | None = None,
-    metric: str = "balanced_accuracy",
     patients: bool = False,
+    task: str | None = None,
+    setting: str | None = None,
+    preset: str | None = None,
+    metric: str = "balanced_accuracy",
 ) -> Choice:
     """The encoders of a results folder that meet conditions, with the evidence for each.
 
@@ -386,45 +396,61 @@ def choose(
     ----------
     results : str or Path
         A results folder.
-    license : str, default "any"
-        "commercial": only licenses that allow commercial use.
+    license : {"any", "commercial", "commercial-or-unclear"}, default "any"
+        Commercial: only licenses that clearly allow commercial use.
     max_params : int, optional
-        Most parameters of the image tower.
+        Most parameters of the image tower, such as 400M.
     min_robustness : float, optional
-        Least robustness index, in every table of the task Robustness.
-    task : str, optional
-        What the encoders are compared by (default: Linear-Probe).
-    metric : str, default "balanced_accuracy"
-        The metric.
+        Least robustness index, such as 0.8.
     patients : bool, default False
-        Compare by predictions of patients (the task Patient) instead.
+        Compare by predictions of patients (the task Patient; abmil unless `setting` names another method).
+    task : str, optional
+        Task (default: Linear-Probe if there is one).
+    setting : str, optional
+        Setting of the task, such as 9way_16shot.
+    preset : str, optional
+        Only runs of this preset.
+    metric : str, default "balanced_accuracy"
+        Metric, such as accuracy, auroc or f1_score.
 
     Returns
     -------
     Choice
         `candidates`, `excluded`, `best` (those that may be the best on every tested dataset), `tested`,
         `missing` and `paragraph`.
-    """
-    from histobench.roi.comparison.choice import Conditions
-    from histobench.roi.comparison.choice import choose as chosen
 
-    conditions = Conditions(license, max_params, min_robustness)
-    by_patients = flag(patients, "patients")
-    return chosen(folder_path(results, "results"), conditions, task=task, metric=metric, patients=by_patients)
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> y, folder = np.arange(60) % 2, tempfile.mkdtemp()
+    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 3 * y[:, None]
+    >>> for name in ("uni_v1", "resnet50"):
+    ...     _ = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks="KNN", encoder=name, results=folder)
+    >>> [each.name for each in hb.choose(folder, license="commercial").candidates]
+    ['resnet50']
+    """
+    given = dict(locals())
+    from histobench.core.records import from_values
+    from histobench.roi.comparison.choice import choose as chosen
+    from histobench.roi.result_options import ChooseOptions
+
+    return chosen(folder_path(results, "results"), from_values(ChooseOptions, given))
 
 
 def _encoder_names(encoders: Any) -> list[str]:
-    """The names of the encoders, which a run makes by itself wherever its work is done."""
-    from histobench.api.encoder import Encoder
+    """The names of the encoders; models of this process are registered for the run."""
+    from histobench.api.encoder import Encoder, create_encoder
+    from histobench.roi.encoders.registry import find_spec, register_encoder
 
-    several = encoders if isinstance(encoders, list | tuple) else [encoders]
-    for item in several:
-        if isinstance(item, Encoder):
-            raise InvalidParameterError(
-                f"encoders: expected names, found an Encoder; a run makes its encoders itself: give "
-                f"{item.name!r} as text, or evaluate this one with hb.extract and hb.evaluate"
-            )
-    return texts(encoders, "encoders")
+    names = []
+    for item in encoders if isinstance(encoders, list | tuple) else [encoders]:
+        made = create_encoder(item) if callable(item) else item
+        if isinstance(made, Encoder):
+            if find_spec(made.name) is None:
+                register_encoder(made.name)(lambda module=made.module: module)
+            made = made.name
+        names.append(made)
+    return texts(names, "encoders")
 
 
 def _one_seed(drawn: set[int], asked: int | None) -> int:
@@ -439,15 +465,13 @@ def _one_seed(drawn: set[int], asked: int | None) -> int:
     return seeds.pop()
 
 
-def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
+def open_results(folder: str | Path) -> Benchmark:
     """Open a results folder that `run`, `evaluate` or the command line wrote.
 
     Parameters
     ----------
     folder : str or Path
         The results folder; subfolders are searched, too.
-    keeper : object, optional
-        Kept alive as long as the benchmark (used for temporary folders).
 
     Returns
     -------
@@ -468,7 +492,7 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
 
     place = file_path(folder, "folder").absolute()  # the current folder may be another one later
     try:
-        return Benchmark(place, tuple(load_runs(place)), keeper)
+        return Benchmark(place, tuple(load_runs(place)))
     except HistobenchError:
         if next(place.rglob(EPISODES), None) is not None:
             raise HistobenchError(
@@ -480,15 +504,16 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
 def compare(
     results: Benchmark | str | Path,
     *,
+    # The options below are written by scripts/write_signatures.py from the records.
     metric: str = "balanced_accuracy",
-    task: str | None = None,
-    dataset: str | None = None,
-    setting: str | None = None,
-    preset: str | None = None,
-    encoders: str | Sequence[str] | None = None,
-    seed: int | None = None,
     alpha: float = 0.05,
     rope: float = 0.01,
+    task: str | None = None,
+    encoders: str | Sequence[str] = (),
+    setting: str | None = None,
+    preset: str | None = None,
+    dataset: str | None = None,
+    seed: int | None = None,
     splits: bool = False,
 ) -> ComparisonTable:
     """Rank encoders by one metric and test every pair on the same test images.
@@ -501,27 +526,30 @@ def compare(
     results : Benchmark, str or Path
         What `run`, `evaluate` or `open_results` returned, or a results folder.
     metric : str, default "balanced_accuracy"
-        The metric to rank by, such as "accuracy", "auroc" or "macro_f1".
-    task : str, optional
-        The task (default: Linear-Probe, else the first one there is).
-    dataset, setting, preset : str, optional
-        Use only runs of this dataset, setting of the task (such as "9way_16shot") or preset.
-    encoders : str or list of str, optional
-        Compare only these encoders.
-    seed : int, optional
-        Use only runs with this seed.
+        Metric, such as accuracy, auroc or f1_score.
     alpha : float, default 0.05
-        Error rate of the whole table.
+        Error rate of a table.
     rope : float, default 0.01
-        With several datasets: differences up to this are equivalent in practice.
+        Over datasets: differences up to this size count as equivalent.
+    task : str, optional
+        Task (default: Linear-Probe if there is one).
+    encoders : str or list of str, default ()
+        Only these encoders.
+    setting : str, optional
+        Setting of the task, such as 9way_16shot.
+    preset : str, optional
+        Only runs of this preset.
+    dataset : str, optional
+        Only this dataset.
+    seed : int, optional
+        Only runs with this seed.
     splits : bool, default False
-        Compare over the train/test splits of `run(..., splits=...)` or `folds=`. Repeated folds have the
-        corrected resampled t test with Holm's correction; leave-one-group-out is compared like one test set.
+        Compare over the train/test splits of run `splits` or `folds`.
 
     Returns
     -------
     ComparisonTable
-        Prints itself; `frame()` has a row per pair and `ranked()` a row per encoder.
+        Prints itself; `to_frame()` has a row per pair and `ranked()` a row per encoder.
 
     Examples
     --------
@@ -532,40 +560,22 @@ def compare(
     ...     X = draw.normal(size=(120, 8)) + signal * y[:, None]
     ...     _ = hb.evaluate(X[:60], X[60:], y[:60], y[60:], tasks="KNN", encoder=encoder, results=folder)
     >>> compared = hb.compare(folder)
-    >>> compared.frame()[["first", "second", "holds"]].values.tolist()
+    >>> compared.to_frame()[["first", "second", "holds"]].values.tolist()
     [['good', 'poor', True]]
     """
-    from histobench.roi.comparison.comparison import CompareSettings, compare_runs
-    from histobench.roi.comparison.selection import select_runs
-    from histobench.roi.comparison.splits_compared import compare_split_runs
-    from histobench.roi.results.reader import split_runs
+    given = dict(locals())
+    from histobench.core.records import from_values
+    from histobench.roi.comparison.splits_compared import compare_results
+    from histobench.roi.result_options import CompareOptions
 
-    runs: Sequence[StoredRun]
-    if flag(splits, "splits"):
-        folder = results.folder if isinstance(results, Benchmark) else file_path(results, "results")
-        runs = split_runs(folder)
+    options = from_values(CompareOptions, given)
+    folder = results.folder if isinstance(results, Benchmark) else file_path(results, "results")
+    if options.splits:
+        tables, comparison = compare_results(folder, options)
     else:
-        runs = (
-            results if isinstance(results, Benchmark) else open_results(file_path(results, "results"))
-        ).runs
-    chosen = select_runs(
-        runs,
-        task=_choice(task, "task"),
-        dataset=_choice(dataset, "dataset"),
-        setting=_choice(setting, "setting"),
-        preset=_choice(preset, "preset"),
-        seed=None if seed is None else whole_number(seed, "seed", least=0),
-        encoders=None if encoders is None else texts(encoders, "encoders"),
-    )
-    settings = CompareSettings(
-        text(metric, "metric"),
-        positive_number(alpha, "alpha"),
-        rope,
-    )
-    if splits:
-        tables, pooled = compare_split_runs(chosen, settings)
-        return ComparisonTable(pooled, tuple(tables))
-    return ComparisonTable(compare_runs(chosen, settings))
+        runs = results.runs if isinstance(results, Benchmark) else open_results(folder).runs
+        tables, comparison = compare_results(runs, options)
+    return ComparisonTable(comparison, tuple(tables))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -580,11 +590,9 @@ class Benchmark:
         The results folder.
     runs : tuple of StoredRun
         Every evaluated combination of dataset, encoder, preset, task and setting.
-    left_out : dict of str to str
+    skipped : dict of str to str
         What the call that returned this object could not do, with the reason: an encoder that could not be
         created, a task that could not be run. The same call tries again.
-    keeper : object
-        Keeps a temporary `folder` until this object is no longer used.
     encoders, datasets : tuple of str
         Names, in the order of the folder.
     plot : Plots
@@ -598,14 +606,18 @@ class Benchmark:
     >>> bench = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks=["KNN", "Proto"], encoder="mine")
     >>> bench
     Benchmark of 1 encoder (mine) on 1 dataset (data): KNN, Proto
-    >>> bench.table().query("metric == 'accuracy'")[["task", "value", "n"]].values.tolist()
+    >>> bench.to_frame().query("metric == 'accuracy'")[["task", "value", "n"]].values.tolist()
     [['KNN', 1.0, 20], ['Proto', 1.0, 20]]
     """
 
     folder: Path
     runs: tuple[StoredRun, ...]
-    keeper: object = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    #: Keeps a temporary folder until this object is no longer used.
+    _keeper: object = field(default=None, repr=False)
+
+    # Earlier names.
+    table, one, left_out = Renamed("to_frame"), Renamed("get_run"), Renamed("skipped")
 
     @cached_property
     def encoders(self) -> tuple[str, ...]:
@@ -617,7 +629,7 @@ class Benchmark:
         """The datasets, in the order of the folder."""
         return tuple(dict.fromkeys(run.identity.dataset for run in self.runs))
 
-    def table(self) -> pd.DataFrame:
+    def to_frame(self) -> pd.DataFrame:
         """Return every number of every run.
 
         Returns
@@ -638,15 +650,16 @@ class Benchmark:
     def compare(
         self,
         *,
+        # The options below are written by scripts/write_signatures.py from the records.
         metric: str = "balanced_accuracy",
-        task: str | None = None,
-        dataset: str | None = None,
-        setting: str | None = None,
-        preset: str | None = None,
-        encoders: str | Sequence[str] | None = None,
-        seed: int | None = None,
         alpha: float = 0.05,
         rope: float = 0.01,
+        task: str | None = None,
+        encoders: str | Sequence[str] = (),
+        setting: str | None = None,
+        preset: str | None = None,
+        dataset: str | None = None,
+        seed: int | None = None,
         splits: bool = False,
     ) -> ComparisonTable:
         """Rank the encoders by one metric and test every pair; see `histobench.compare`.
@@ -654,19 +667,25 @@ class Benchmark:
         Parameters
         ----------
         metric : str, default "balanced_accuracy"
-            The metric to rank by.
-        task : str, optional
-            The task (default: Linear-Probe, else the first one there is).
-        dataset, setting, preset : str, optional
-            Use only these runs.
-        encoders : str or list of str, optional
-            Compare only these encoders.
-        seed : int, optional
-            Use only runs with this seed.
+            Metric, such as accuracy, auroc or f1_score.
         alpha : float, default 0.05
-            Error rate of the whole table.
-        rope, splits
-            As in `histobench.compare`.
+            Error rate of a table.
+        rope : float, default 0.01
+            Over datasets: differences up to this size count as equivalent.
+        task : str, optional
+            Task (default: Linear-Probe if there is one).
+        encoders : str or list of str, default ()
+            Only these encoders.
+        setting : str, optional
+            Setting of the task, such as 9way_16shot.
+        preset : str, optional
+            Only runs of this preset.
+        dataset : str, optional
+            Only this dataset.
+        seed : int, optional
+            Only runs with this seed.
+        splits : bool, default False
+            Compare over the train/test splits of run `splits` or `folds`.
 
         Returns
         -------
@@ -705,17 +724,20 @@ class Benchmark:
             A row per dataset and encoder: both values, observed and possible ranks, and the difference with
             an interval that holds for all pairs of networks at once.
         """
+        given = dict(locals())
         import pandas as pd
 
-        from histobench.roi.comparison.comparison import CompareSettings
+        from histobench.core.records import from_values
         from histobench.roi.comparison.ranking_shift import ranking_shifts
+        from histobench.roi.result_options import CompareOptions
 
+        options = from_values(CompareOptions, given)
         found = ranking_shifts(
             self.runs,
-            CompareSettings(text(metric, "metric"), positive_number(alpha, "alpha")),
-            dataset=_choice(dataset, "dataset"),
-            encoders=None if encoders is None else texts(encoders, "encoders"),
-            seed=None if seed is None else whole_number(seed, "seed", least=0),
+            options,
+            dataset=options.dataset,
+            encoders=options.encoders,
+            seed=options.seed,
         )
         return pd.DataFrame([row for shift in found for row in shift.frame_rows()])
 
@@ -748,7 +770,7 @@ class Benchmark:
 
         from histobench.roi.task_catalogue import CLASS
 
-        found = self.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
+        found = self.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         if found.target != CLASS:
             target = found.target_predictions
             columns = {
@@ -769,7 +791,7 @@ class Benchmark:
         names = _free_names(stored.classes, frame.columns)
         return pd.concat([frame, pd.DataFrame(stored.probabilities, columns=names)], axis=1)
 
-    def one(
+    def get_run(
         self,
         encoder: str,
         task: str,
@@ -842,7 +864,7 @@ class Benchmark:
         tasks = [run.task for run in self.runs]
         task = task or (LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0])
         name = encoder or self.encoders[0]
-        found = self.one(name, task, dataset=dataset, setting=setting, preset=preset)
+        found = self.get_run(name, task, dataset=dataset, setting=setting, preset=preset)
         return Mistakes.of(found, noted_datasets(self.folder).get(found.identity.dataset))
 
     @property
@@ -891,11 +913,11 @@ class Benchmark:
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(run.task for run in self.runs))
-        place = "" if self.keeper is not None else f" in {self.folder}"
+        place = "" if self._keeper is not None else f" in {self.folder}"
         return (
             f"Benchmark{place} of {_counted(self.encoders, 'encoder')} on "
             f"{_counted(self.datasets, 'dataset')}: {tasks or 'no stored predictions'}"
-            + (f"; left out: {', '.join(self.left_out)} (.left_out says why)" if self.left_out else "")
+            + (f"; left out: {', '.join(self.skipped)} (.skipped says why)" if self.skipped else "")
         )
 
     def _repr_html_(self) -> str:
@@ -903,7 +925,7 @@ class Benchmark:
 
         parts = [f"<p>{html.escape(repr(self))}</p>"]
         shown = ["balanced_accuracy", *(kind.metrics[0] for kind in TARGETS.values())]
-        table = self.table()
+        table = self.to_frame()
         table = table[table["metric"].isin(shown)]
         for (dataset, preset), rows in table.groupby(["dataset", "preset"], sort=False):
             task = rows["task"] + rows["setting"].map(lambda text: f" {text}" if text else "")
@@ -975,7 +997,9 @@ class ComparisonTable:
     comparison: Comparison | None
     over_splits: tuple[SplitTable, ...] = ()
 
-    def frame(self) -> pd.DataFrame:
+    frame = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return all pairs of encoders.
 
         Returns
@@ -1065,5 +1089,7 @@ class ComparisonTable:
     def _repr_html_(self) -> str:
         shown = self.comparison or self.over_splits[0]
         heading = f"{shown.metric}, {shown.task} {shown.setting}".strip()
-        tables = (frame.to_html(index=False, float_format="%.4f") for frame in (self.ranked(), self.frame()))
+        tables = (
+            frame.to_html(index=False, float_format="%.4f") for frame in (self.ranked(), self.to_frame())
+        )
         return f"<p>{html.escape(heading)}</p>{''.join(tables)}"

@@ -25,6 +25,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.renamed import Renamed
 from histobench.core.text import check_plain_name
 
 #: Problems of a DataFrame that are spelled out.
@@ -79,7 +80,9 @@ class Dataset:
     def __len__(self) -> int:
         return sum(len(images) for images in self.roi.splits.values())
 
-    def frame(self) -> pd.DataFrame:
+    frame = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per image.
 
         Returns
@@ -208,7 +211,7 @@ def load_dataset(
     --------
     >>> import tempfile, histobench as hb
     >>> tiles = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
-    >>> frame = tiles.frame()[["image", "class", "group"]]  # as you may have one
+    >>> frame = tiles.to_frame()[["image", "class", "group"]]  # as you may have one
     >>> hb.load_dataset(frame, name="mine", split=(0.6, 0.4))
     Dataset 'mine': 9 classes, 27 train, 18 test images, 2 groups
     """

@@ -25,6 +25,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.renamed import Renamed
 from histobench.core.text import html_table
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class Features:
         """Class names, if the file holds them."""
         return tuple(self.features.metadata.get("classes") or ())
 
-    def frame(self) -> pd.DataFrame:
+    frame = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per image.
 
         Returns
@@ -133,7 +136,7 @@ class MissingSplitError(HistobenchError, AttributeError):
 
 
 @dataclass(frozen=True, repr=False)
-class FeatureSets:
+class FeatureSplits:
     """The features of a dataset by split; `extract` returns one.
 
     A split is an attribute, `features.train`, or an item, `features["train"]`. `"val" in features` says
@@ -167,7 +170,9 @@ class FeatureSets:
         """The test split."""
         return self["test"]
 
-    def frame(self) -> pd.DataFrame:
+    frame = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per image of all splits.
 
         Returns
@@ -178,7 +183,7 @@ class FeatureSets:
         """
         import pandas as pd
 
-        parts = [part.frame().assign(split=split) for split, part in self.sets.items()]
+        parts = [part.to_frame().assign(split=split) for split, part in self.sets.items()]
         whole = pd.concat(parts, ignore_index=True)
         return whole[["split", *whole.columns.drop("split")]]
 
@@ -225,7 +230,7 @@ class FeatureSets:
     def __repr__(self) -> str:
         parts = ", ".join(f"{split} {len(part):,}" for split, part in self.sets.items())
         width = next((f" x {part.X.shape[1]} dimensions" for part in self.sets.values()), "")
-        return f"FeatureSets: {parts} images{width}"
+        return f"FeatureSplits: {parts} images{width}"
 
     def _repr_html_(self) -> str:
         def cells(split: str, part: Features) -> tuple[str, ...]:
@@ -253,7 +258,7 @@ def extract(
     recheck: int | Literal["auto"] = "auto",
     no_cache: bool = False,
     stage: str | None = None,
-) -> FeatureSets:
+) -> FeatureSplits:
     """Compute the features of every split with one encoder.
 
     Features are cached: a second call, or `run` on the same images, does not compute them again. An encoder
@@ -280,14 +285,13 @@ def extract(
     num_workers : int, default 8
         Processes that load images, at most one per core.
     precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
     compile : {"auto", "on", "off"}, default "auto"
         Compile the network; auto: for long jobs.
     on_bad_image : {"stop", "skip"}, default "stop"
         Unreadable images: stop with one error that lists them, or skip them.
     recheck : int or {"auto"}, default "auto"
-        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
-        to 300, a 95% chance to find a change of 1% of the images.
+        Number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder).
     no_cache : bool, default False
         Compute all features; neither use cached features nor keep any.
     stage : str, optional
@@ -295,7 +299,7 @@ def extract(
 
     Returns
     -------
-    FeatureSets
+    FeatureSplits
         The features by split, as arrays.
 
     Examples
@@ -304,7 +308,7 @@ def extract(
     >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
     >>> features = hb.extract(data, "tiny-vl")
     >>> features
-    FeatureSets: train 27, test 18 images x 256 dimensions
+    FeatureSplits: train 27, test 18 images x 256 dimensions
     >>> features.train.X.shape, features.train.classes[:2]
     ((27, 256), ('NORM', 'STR'))
     """
@@ -351,12 +355,12 @@ def extract(
     if target is None:
         for part in sets.values():
             part.features.metadata.pop(SOURCE, None)
-    return FeatureSets(sets, {} if target is None else {item.split: item.path for item in done})
+    return FeatureSplits(sets, {} if target is None else {item.split: item.path for item in done})
 
 
-def features(
+def load_features(
     path: str | Path, labels: Dataset | str | Path | pd.DataFrame, *, name: str | None = None
-) -> FeatureSets:
+) -> FeatureSplits:
     """Features that another tool computed, matched with a table of labels, groups and splits.
 
     Parameters
@@ -372,7 +376,7 @@ def features(
 
     Returns
     -------
-    FeatureSets
+    FeatureSplits
         The features by split, for `evaluate` and scikit-learn.
     """
     from histobench.api.dataset import Dataset, load_dataset, read_for
@@ -380,11 +384,11 @@ def features(
     from histobench.roi.features.elsewhere import import_features
 
     place = file_path(path, "path")
-    with renamed(source="labels"), read_for(features, "labels"):
+    with renamed(source="labels"), read_for(load_features, "labels"):
         table = labels if isinstance(labels, Dataset) else load_dataset(_readable(labels))
     alias = "" if name is None else f"{text(name, 'name')}="
     _, sets = import_features(table.roi, f"{alias}{ELSEWHERE}{place}", None)
-    return FeatureSets({split: Features(found) for split, found in sets.items()})
+    return FeatureSplits({split: Features(found) for split, found in sets.items()})
 
 
 def _readable(data: Any) -> Any:
@@ -448,7 +452,7 @@ def evaluate(
     """Evaluate features, or arrays with labels.
 
     Everything is checked before the first task runs. A task that cannot be run on these features is skipped
-    with a warning, and `Benchmark.left_out` says why; if no task can be run, that is an error.
+    with a warning, and `Benchmark.skipped` says why; if no task can be run, that is an error.
 
     Parameters
     ----------
@@ -480,7 +484,7 @@ def evaluate(
     max_iteration : int, default 1000
         Linear probe: iteration limit of the solver.
     use_sklearn : bool, default False
-        Linear probe: use scikit-learn.
+        Linear probe: fit the linear probe with scikit-learn.
     n_neighbors : int, default 20
         KNN: number of neighbors.
     n_iter : int, default 100
@@ -523,7 +527,7 @@ def evaluate(
     >>> y = np.arange(60) % 2
     >>> X = draw.normal(size=(60, 8)) + 3 * y[:, None]
     >>> done = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks=["Proto"])
-    >>> done.table().query("metric == 'balanced_accuracy'")["value"].item()
+    >>> done.to_frame().query("metric == 'balanced_accuracy'")["value"].item()
     1.0
     """
     given = dict(locals())
@@ -590,8 +594,8 @@ def evaluate(
     if keeper is None:
         write_whole_table(folder)
     if {row.task for row in done.rows} == {ROBUSTNESS}:
-        return Benchmark(folder, (), left_out=done.skipped)
-    return replace(open_results(folder, keeper=keeper), left_out=done.skipped)
+        return Benchmark(folder, (), skipped=done.skipped)
+    return replace(open_results(folder), skipped=done.skipped, _keeper=keeper)
 
 
 #: What arrays are called in tables.
@@ -600,7 +604,7 @@ _CALLED = {"dataset": "data", "encoder": "encoder"}
 
 def _split(given: Any, name: str) -> Any:
     """The features behind what `extract` gave for a split; arrays as they are."""
-    if isinstance(given, FeatureSets):
+    if isinstance(given, FeatureSplits):
         raise InvalidParameterError(
             f"{name}: these are all splits ({', '.join(given)}); give one of them, such as "
             f"features.{name if name in given else next(iter(given), 'train')}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import InvalidParameterError, flag, one_of, text, whole_number
+from histobench.core.parameters import InvalidParameterError, flag, one_of, text
 from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS
 
 
@@ -123,7 +123,7 @@ class Plots:
         matplotlib.axes.Axes
         """
         normalise = flag(normalise, "normalise")
-        found = self._bench.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
+        found = self._bench.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
         count = len(stored.classes)
         matrix = np.zeros((count, count))
@@ -161,7 +161,7 @@ class Plots:
         -------
         matplotlib.axes.Axes
         """
-        table = self._bench.table()
+        table = self._bench.to_frame()
         table = table[table["task"] == FEW_SHOT]
         if table.empty:
             raise HistobenchError(f"there are no few-shot results; run with tasks=[{FEW_SHOT!r}]")
@@ -274,11 +274,12 @@ class Plots:
         matplotlib.axes.Axes
         """
         from histobench.roi.comparison.similarity import similarity_of_results
-        from histobench.roi.comparison.similarity_table import HEADINGS, MEASURES, clustered
+        from histobench.roi.comparison.similarity_table import HEADINGS, clustered
+        from histobench.roi.result_options import MEASURES, SimilarityOptions
 
         one_of(measure, "measure", MEASURES)
         found = similarity_of_results(
-            self._bench.folder, dataset=dataset, k=whole_number(k, "k", least=1), measures=[measure]
+            self._bench.folder, SimilarityOptions(dataset=dataset, k=k, measures=(measure,))
         )
         known = list(dict.fromkeys(each.dataset for each in found))
         if len(known) > 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.api.features import Features, FeatureSets, TemporaryResults
+from histobench.api.features import Features, FeatureSplits, TemporaryResults
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
@@ -18,6 +18,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.renamed import Renamed
 from histobench.core.text import html_table
 
 if TYPE_CHECKING:
@@ -39,14 +40,16 @@ class RobustnessTables:
     ----------
     tables : tuple of RobustnessTable
         All numbers, as objects.
-    left_out : dict of str to str
+    skipped : dict of str to str
         Encoders and columns that could not be measured, with the reason.
     """
 
     tables: tuple[RobustnessTable, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
-    def frame(self) -> pd.DataFrame:
+    frame, left_out = Renamed("to_frame"), Renamed("skipped")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return every measure of every encoder.
 
         Returns
@@ -94,7 +97,7 @@ class RobustnessTables:
             "\n".join([grid_text(replace(grid, notes=())), *(f"  {note}" for note in grid.notes)])
             for grid in map(robustness_grid, self.tables)
         ]
-        left = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
+        left = [f"left out: {what}: {reason}" for what, reason in self.skipped.items()]
         return "\n\n".join([*parts, *left])
 
     def _repr_html_(self) -> str:
@@ -105,7 +108,7 @@ class RobustnessTables:
             f"<p>{'<br>'.join(map(html.escape, grid.notes))}</p>"
             for grid in map(robustness_grid, self.tables)
         ]
-        parts += [f"<p>left out: {html.escape(f'{what}: {why}')}</p>" for what, why in self.left_out.items()]
+        parts += [f"<p>left out: {html.escape(f'{what}: {why}')}</p>" for what, why in self.skipped.items()]
         return "".join(parts)
 
 
@@ -116,7 +119,7 @@ _DIFFERENCES = [
 
 
 def robustness(
-    features: FeatureSets | Features | str | Path | Sequence[FeatureSets | Features | str | Path],
+    features: FeatureSplits | Features | str | Path | Sequence[FeatureSplits | Features | str | Path],
     *,
     columns: str | Sequence[str] | None = None,
     k: int | None = None,
@@ -131,7 +134,7 @@ def robustness(
 
     Parameters
     ----------
-    features : FeatureSets, feature file, folder, or a list of these
+    features : FeatureSplits, feature file, folder, or a list of these
         Features of one or more encoders: what `extract` returned, .pt files, or folders of them.
     columns : str or list of str, optional
         Site columns to measure by (default: all of them).
@@ -154,7 +157,7 @@ def robustness(
     >>> folder = tempfile.mkdtemp()
     >>> data = hb.demo_dataset(folder, train_per_class=12, test_per_class=12, size=64, sites="crossed")
     >>> measured = hb.robustness(hb.extract(data, "tiny-vl"), columns="scanner")
-    >>> frame = measured.frame().set_index("measure")
+    >>> frame = measured.to_frame().set_index("measure")
     >>> bool(0 <= frame.loc["robustness_index", "value"] <= 1)
     True
     """
@@ -235,7 +238,7 @@ def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
     from histobench.roi.evaluation.robustness_task import feature_files
     from histobench.roi.features.feature_file import load
 
-    one = isinstance(features, FeatureSets | Features | str | os.PathLike)
+    one = isinstance(features, FeatureSplits | Features | str | os.PathLike)
     several = [features] if one else features
     if not isinstance(several, list | tuple) or not several:
         raise InvalidParameterError(
@@ -243,7 +246,7 @@ def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
             f"found {type(features).__name__}"
         )
     for place, item in enumerate(several):
-        if isinstance(item, FeatureSets):
+        if isinstance(item, FeatureSplits):
             yield from ((f"features[{place}].{split}", part.features) for split, part in item.sets.items())
         elif isinstance(item, Features):
             yield f"features[{place}]", item.features

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.terminal import in_flags, print_columns, whole_lines, with_bounds
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,22 +20,28 @@ _SHOWN = {"balanced_accuracy": "bal. acc.", "auroc": "AUROC"}
 _LONGEST = 60
 
 
-def bootstrap_flags(parser: argparse.ArgumentParser) -> None:
-    """The results folder, the number of resamples, the seed."""
-    parser.add_argument("results", nargs="?", help="results folder (searched with all its subfolders)")
-    parser.add_argument("--results_dir", help="results folder, as a flag")
-    parser.add_argument("--n_bootstrap", type=int, default=1000, help="resamples (default: 1000)")
-    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
-    parser.add_argument(
-        "--method",
-        choices=("percentile", "bca"),
-        default="percentile",
-        help="percentile (default), or bca: corrected for bias and skewness, slower",
+@record
+class BootstrapFlags:
+    """The flags of `bootstrap`."""
+
+    results: str = option(
+        "results folder, searched with all its subfolders",
+        default="",
+        old=("--results_dir",),
+        positional=True,
+        required=True,
     )
-    parser.add_argument("--force", action="store_true", help="compute again what exists")
+    n_bootstrap: int = option("resamples", default=1000)
+    seed: int = option("seed of the resamples", default=42, least=0, old=("--random_state",))
+    method: str = option(
+        "percentile, or bca: corrected for bias and skewness, slower",
+        default="percentile",
+        choices=("percentile", "bca"),
+    )
+    force: bool = option("compute again what exists", default=False)
 
 
-def bootstrap_command(args: argparse.Namespace) -> int:
+def bootstrap_command(args: BootstrapFlags) -> int:
     """Compute bootstrap intervals of every metric of every stored task, as
     HistoROIBench does (the older method).
 
@@ -48,19 +54,15 @@ def bootstrap_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench bootstrap results
-      histobench bootstrap results --method bca --n_bootstrap 5000 --force
+      histobench bootstrap results --method bca --n-bootstrap 5000 --force
     """
-    if bool(args.results) == bool(args.results_dir):
-        raise HistobenchError(
-            "name one results folder: histobench bootstrap RESULTS (or --results_dir RESULTS)"
-        )
     from rich.progress import track
 
     from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs
 
-    folder = Path(args.results or args.results_dir)
-    settings = BootstrapSettings(args.n_bootstrap, args.random_state, args.method)
+    folder = Path(args.results)
+    settings = BootstrapSettings(args.n_bootstrap, args.seed, args.method)
     runs = load_runs(folder)
     console = whole_lines()
     steps = track(

@@ -6,27 +6,22 @@ import argparse
 import sys
 import time
 
+from histobench.cli.entry import Command, add_commands
 from histobench.cli.terminal import Busy, count_of, print_columns, say
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
+from histobench.core.records import option, record
+
+CACHE_COMMANDS = {
+    "ls": Command("cache:ls", "list encoders with cached features, last used first"),
+    "rm": Command("cache:rm", "remove cached features"),
+    "verify": Command("cache:verify", "compare every file with its checksum"),
+}
 
 
 def cache_flags(parser: argparse.ArgumentParser) -> None:
-    """Three jobs: ls, rm, verify."""
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="{ls,rm,verify}")
-    jobs.add_parser("ls", aliases=["list"], help="list encoders with cached features, last used first")
-    rm = jobs.add_parser("rm", help="remove cached features")
-    rm.add_argument("names", nargs="*", help="encoder names, or the first characters of fingerprints")
-    rm.add_argument("--all", action="store_true", help="remove everything")
-    rm.add_argument(
-        "--older-than",
-        type=float,
-        metavar="DAYS",
-        help="remove what was not used for this many days",
-    )
-    rm.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    verify = jobs.add_parser("verify", help="compare every file with its checksum")
-    verify.add_argument("--remove", action="store_true", help="remove damaged files")
+    """Add the commands of the group."""
+    add_commands(parser, CACHE_COMMANDS, list="ls")
 
 
 def cache_command(args: argparse.Namespace) -> int:
@@ -43,10 +38,16 @@ def cache_command(args: argparse.Namespace) -> int:
       histobench cache rm --older-than 30 --yes
       histobench cache verify
     """
-    return {"ls": _ls, "list": _ls, "rm": _rm, "verify": _verify}[args.job](args)
+    return CACHE_COMMANDS[args.job].run(args)
 
 
-def _ls(args: argparse.Namespace) -> int:
+@record
+class NoFlags:
+    """A command without flags."""
+
+
+def ls_command(args: NoFlags) -> int:
+    """List encoders with cached features, last used first."""
     from histobench.roi.features.cache.listing import cached_encoders
 
     root = cache_dir()
@@ -72,7 +73,22 @@ def _ls(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rm(args: argparse.Namespace) -> int:
+@record
+class RmFlags:
+    """The flags of `cache rm`."""
+
+    names: tuple[str, ...] = option(
+        "encoder names, or the first characters of fingerprints", default=(), positional=True, metavar="NAME"
+    )
+    all: bool = option("remove everything", default=False)
+    older_than: float | None = option(
+        "remove what was not used for this many days", default=None, metavar="DAYS"
+    )
+    yes: bool = option("do not ask for confirmation", default=False)
+
+
+def rm_command(args: RmFlags) -> int:
+    """Remove cached features. They are computed again when they are needed."""
     from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
@@ -98,7 +114,15 @@ def _rm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(args: argparse.Namespace) -> int:
+@record
+class VerifyFlags:
+    """The flags of `cache verify`."""
+
+    remove: bool = option("remove damaged files", default=False)
+
+
+def verify_command(args: VerifyFlags) -> int:
+    """Compare every cached file with its checksum."""
     from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
     entries = cached_encoders(cache_dir())

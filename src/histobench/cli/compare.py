@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections import Counter
@@ -10,26 +9,33 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import add_results, seed
+from histobench.cli.flags import out_option, verbose_option
 from histobench.cli.terminal import (
     Busy,
-    count_of,
     labelled,
     open_terminal,
+    parts_that_fit,
     print_answer,
     print_overview,
     say,
     with_bounds,
 )
-from histobench.core.errors import HistobenchError
 from histobench.core.files import without_nan, write_json
-from histobench.core.text import listed
+from histobench.core.records import option, record
+from histobench.roi.result_options import (
+    FILES,
+    ChooseOptions,
+    CompareOptions,
+    PowerOptions,
+    ReadsResults,
+    SimilarityOptions,
+)
 from histobench.roi.task_catalogue import FINE_TUNE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.comparison.comparison import CompareSettings, Comparison
+    from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.comparison.grids import Grid
 
 
@@ -43,38 +49,19 @@ _LEAST_NAME = 24
 _ZERO = re.compile(r"(?<=[\[, -])0(?=\.\d)")
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    """The metric, and which runs are looked at."""
-    parser.add_argument("--metric", default="balanced_accuracy", help="metric (default: balanced_accuracy)")
-    parser.add_argument("--task", help="task (default: Linear-Probe if there is one)")
-    parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
-    parser.add_argument("--preset", help="only runs of this preset")
-    parser.add_argument("--dataset", help="only this dataset")
+@record
+class CompareFlags(ReadsResults, CompareOptions):
+    """The flags of `compare`."""
 
-
-def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """What to compare, by which metric, and where the tables go."""
-    add_results(parser)
-    _add_selection(parser)
-    parser.add_argument("--seed", type=seed, help="only runs of this seed")
-    parser.add_argument("--encoders", help="only these encoders, comma-separated")
-    parser.add_argument("--alpha", type=float, default=0.05, help="error rate of a table (default: 0.05)")
-    parser.add_argument(
-        "--rope",
-        type=float,
-        default=0.01,
-        help="over datasets: differences up to this size count as equivalent (default: 0.01)",
+    out: str | None = out_option(
+        "folder for the files",
+        default_text="RESULTS/comparison",
+        group=FILES,
     )
-    parser.add_argument(
-        "--splits", action="store_true", help="compare over the train/test splits of run --splits or --folds"
-    )
-    parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print all tables: pairs, wins, chances, every note"
-    )
+    verbose: bool = verbose_option("print all tables: pairs, wins, chances, every note", group=FILES)
 
 
-def compare_command(args: argparse.Namespace) -> int:
+def compare_command(args: CompareFlags) -> int:
     """Rank encoders by one metric and show which differences are real.
 
     Prints values with intervals, the possible ranks of each encoder, the difference
@@ -90,30 +77,15 @@ def compare_command(args: argparse.Namespace) -> int:
       histobench compare results --metric auroc --task KNN
       histobench compare results --task Few-shot --setting 9way_16shot -o tables
     """
-    from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
-    from histobench.roi.comparison.selection import select_runs
-    from histobench.roi.comparison.splits_compared import compare_split_runs, split_grid, write_split_tables
+    from histobench.roi.comparison.splits_compared import compare_results, split_grid, write_split_tables
     from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
-    from histobench.roi.results.reader import load_runs, split_runs
 
-    settings = CompareSettings(args.metric, args.alpha, args.rope)
-    runs = select_runs(
-        (split_runs if args.splits else load_runs)(args.results),
-        task=args.task,
-        setting=args.setting,
-        preset=args.preset,
-        dataset=args.dataset,
-        seed=args.seed,
-        encoders=None if args.encoders is None else encoder_names(args.encoders),
-    )
     console = open_terminal()
-    folder = Path(args.output or Path(args.results) / "comparison")
-    with Busy(f"comparing {count_of(len(runs), 'run')}"):
-        tables, comparison = (
-            compare_split_runs(runs, settings) if args.splits else ([], compare_runs(runs, settings))
-        )
+    folder = Path(args.out or Path(args.results) / "comparison")
+    with Busy("comparing runs"):
+        tables, comparison = compare_results(args.results, args)
     if tables:
         written = write_split_tables(tables, folder)
         for table in tables:
@@ -130,7 +102,7 @@ def compare_command(args: argparse.Namespace) -> int:
     else:
         _print_short(comparison, console)
     if comparison.task == FINE_TUNE and not args.splits:
-        _print_shifts(args, settings, folder, console)
+        _print_shifts(args, folder, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
     more = "" if args.verbose else " (--verbose prints all tables)"
@@ -138,18 +110,16 @@ def compare_command(args: argparse.Namespace) -> int:
     return told_of_damage(Path(args.results))
 
 
-def _print_shifts(
-    args: argparse.Namespace, settings: CompareSettings, folder: Path, console: Console
-) -> None:
+def _print_shifts(args: CompareFlags, folder: Path, console: Console) -> None:
     """Frozen against adapted networks, and what fine-tuning does to the ranking."""
     from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
     from histobench.roi.results.reader import load_runs
 
     shifts = ranking_shifts(
         load_runs(args.results),
-        settings,
+        args,
         dataset=args.dataset,
-        encoders=None if args.encoders is None else encoder_names(args.encoders),
+        encoders=args.encoders,
         seed=args.seed,
     )
     for shift in shifts:
@@ -203,14 +173,6 @@ def _compact(grid: Grid) -> Grid:
     return replace(grid, header=tuple(header), rows=rows)
 
 
-def encoder_names(text: str) -> list[str]:
-    """The names of `--encoders`, at least one."""
-    names = listed(text)
-    if not names:
-        raise HistobenchError(f"--encoders is empty: {text!r}")
-    return names
-
-
 def columns_that_fit(grid: Grid, width: int) -> list[list[int]]:
     """The columns of one table; of several, each with the names, where no room would be left for these.
 
@@ -223,20 +185,11 @@ def columns_that_fit(grid: Grid, width: int) -> list[list[int]]:
     if width < _NARROW:
         return [columns]
     name = _names_of(grid)
-    # Two signs are between two columns.
-    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) + 2 for k in columns]
-    room = width + 2 - sum(wide) + wide[name]
-    if room >= min(wide[name], _LEAST_NAME):
+    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) for k in columns]
+    room = width - sum(wide) - 2 * (len(wide) - 1) + wide[name]
+    if room + 2 >= min(wide[name] + 2, _LEAST_NAME):
         return [columns]
-    lead = columns[: name + 1]
-    parts: list[list[int]] = []
-    for column in columns[name + 1 :]:
-        used = sum(wide[k] for k in (*parts[-1], column)) - 2 if parts else width + 1
-        if used > width:
-            parts.append([*lead, column])
-        else:
-            parts[-1].append(column)
-    return parts
+    return parts_that_fit(wide, width, lead=name + 1)
 
 
 def _names_of(grid: Grid) -> int:
@@ -273,22 +226,14 @@ def print_grid(grid: Grid, console: Console) -> None:
 # `histobench power`: the size of a test set that detects a difference.
 
 
-def power_flags(parser: argparse.ArgumentParser) -> None:
-    """The two encoders, the metric, the difference."""
-    add_results(parser)
-    parser.add_argument("--encoders", required=True, help="two encoders, comma-separated")
-    parser.add_argument("--delta", type=float, default=0.02, help="difference to detect (default: 0.02)")
-    _add_selection(parser)
-    parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
-    parser.add_argument("--alpha", type=float, default=0.05, help="two-sided error rate (default: 0.05)")
-    parser.add_argument(
-        "--n_bootstrap", type=int, help="simulated test sets (default: 4000, or 1000 for slow metrics)"
-    )
-    parser.add_argument("--random_state", type=int, default=42, help="seed (default: 42)")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+@record
+class PowerFlags(ReadsResults, PowerOptions):
+    """The flags of `power`."""
+
+    json: bool = option("print the numbers as JSON", default=False, group=FILES)
 
 
-def power_command(args: argparse.Namespace) -> int:
+def power_command(args: PowerFlags) -> int:
     """Compute how many test images (or patients) are needed to detect a difference
     between two encoders.
 
@@ -301,25 +246,9 @@ def power_command(args: argparse.Namespace) -> int:
       histobench power results --encoders uni_v1,resnet50 --delta 0.02
       histobench power results --encoders uni_v1,resnet50 --metric accuracy --delta 0.01 --power 0.9
     """
-    from histobench.roi.comparison.power_of_runs import PowerSettings, in_words, plan_test_set
-    from histobench.roi.comparison.selection import by_dataset, select_runs
-    from histobench.roi.results.reader import load_runs
+    from histobench.roi.comparison.power_of_runs import in_words, power_of_results
 
-    settings = PowerSettings(
-        args.metric, args.delta, args.power, args.alpha, args.n_bootstrap, args.random_state
-    )
-    encoders = encoder_names(args.encoders)
-    if len(set(encoders)) != 2:
-        raise HistobenchError(f"--encoders must name two encoders, not {args.encoders!r}")
-    runs = select_runs(
-        load_runs(args.results),
-        task=args.task,
-        setting=args.setting,
-        preset=args.preset,
-        dataset=args.dataset,
-        encoders=encoders,
-    )
-    plans = [plan_test_set(members, settings) for members in by_dataset(runs).values()]
+    plans = power_of_results(args.results, args)
     if args.json:
         say(json.dumps(without_nan([asdict(plan) for plan in plans])[0], indent=2, allow_nan=False))
         return 0
@@ -334,13 +263,17 @@ CONTRADICTED = 1
 NOTHING_COMPARED = 3
 
 
-def verify_flags(parser: argparse.ArgumentParser) -> None:
-    """The results folder."""
-    add_results(parser)
-    parser.add_argument("-o", "--output", help="JSON file (default: RESULTS/verification.json)")
+@record
+class VerifyFlags(ReadsResults):
+    """The flags of `verify`."""
+
+    out: str | None = out_option(
+        "JSON file",
+        default_text="RESULTS/verification.json",
+    )
 
 
-def verify_command(args: argparse.Namespace) -> int:
+def verify_command(args: VerifyFlags) -> int:
     """Compare stored results with published ones: difference, interval, and whether
     the published number was reproduced.
 
@@ -391,7 +324,7 @@ def verify_command(args: argparse.Namespace) -> int:
     )
     header = ("dataset", "encoder", "what", "published", "ours", "difference", "verdict")
     print_grid(Grid("published and measured", header, tuple(map(cells, verdicts)), tuple(notes)), console)
-    path = Path(args.output or Path(args.results) / "verification.json")
+    path = Path(args.out or Path(args.results) / "verification.json")
     rows = [
         {
             "published": asdict(verdict.published),
@@ -415,36 +348,19 @@ def verify_command(args: argparse.Namespace) -> int:
 # Which encoder to use, and how alike encoders are: questions to a results folder.
 
 
-def choose_flags(parser: argparse.ArgumentParser) -> None:
-    """The results folder and the conditions."""
-    parser.add_argument("results", help="results folder")
-    parser.add_argument(
-        "--license",
-        "--licence",
-        choices=["any", "commercial", "commercial-or-unclear"],
-        default="any",
-        help="commercial: only licenses that clearly allow commercial use (default: any)",
-    )
-    parser.add_argument("--max-params", metavar="N", help="most parameters of the image tower, such as 400M")
-    parser.add_argument(
-        "--min-robustness", type=float, metavar="X", help="least robustness index, such as 0.8"
-    )
-    parser.add_argument(
-        "--patients",
-        action="store_true",
-        help="compare by predictions of patients (the task Patient, abmil unless --setting says otherwise)",
-    )
-    parser.add_argument("--task", help="default: Linear-Probe where there is one")
-    parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
-    parser.add_argument("--preset", help="only runs of this preset")
-    parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON; write no file")
-    parser.add_argument(
-        "-o", "--output", help="JSON file (default: RESULTS/choice.json, which the report shows)"
+@record
+class ChooseFlags(ReadsResults, ChooseOptions):
+    """The flags of `choose`."""
+
+    json: bool = option("print everything as JSON; write no file", default=False, group=FILES)
+    out: str | None = out_option(
+        "JSON file",
+        default_text="RESULTS/choice.json, which the report shows",
+        group=FILES,
     )
 
 
-def choose_command(args: argparse.Namespace) -> int:
+def choose_command(args: ChooseFlags) -> int:
     """List the encoders of a results folder that meet your conditions, with the
     evidence for each, and a paragraph for a proposal.
 
@@ -454,18 +370,9 @@ def choose_command(args: argparse.Namespace) -> int:
     Example:
       histobench choose results --license commercial --max-params 400M --min-robustness 0.8
     """
-    from histobench.roi.comparison.choice import CHOICE_FILE, Conditions, choice_grid, choose, read_params
+    from histobench.roi.comparison.choice import CHOICE_FILE, choice_grid, choose
 
-    most = None if args.max_params is None else read_params(args.max_params)
-    choice = choose(
-        Path(args.results),
-        Conditions(args.license, most, args.min_robustness),
-        task=args.task,
-        preset=args.preset,
-        setting=args.setting,
-        metric=args.metric,
-        patients=args.patients,
-    )
+    choice = choose(Path(args.results), args)
     if args.json:
         say(json.dumps(asdict(choice), indent=2))
         return 0
@@ -473,29 +380,23 @@ def choose_command(args: argparse.Namespace) -> int:
     if choice.candidates:
         print_grid(choice_grid(choice), console)
     console.print(choice.paragraph)
-    path = Path(args.output or Path(args.results) / CHOICE_FILE)
+    path = Path(args.out or Path(args.results) / CHOICE_FILE)
     write_json(path, asdict(choice))
     console.print(f"written: {path}", soft_wrap=True)
     return 0
 
 
-def similarity_flags(parser: argparse.ArgumentParser) -> None:
-    """The results folder."""
-    parser.add_argument("results", help="results folder, with its features")
-    parser.add_argument("--dataset", help="only this dataset")
-    parser.add_argument("--encoders", help="only these encoders, separated by commas")
-    parser.add_argument("--k", type=int, default=10, help="neighbors of an image (default: 10)")
-    parser.add_argument(
-        "--measures",
-        default="cka,neighbors,errors",
-        help="which measures, separated by commas (default: all; neighbors take the most time)",
-    )
-    parser.add_argument(
-        "-o", "--output", help="JSON file (default: RESULTS/similarity.json, which the report shows)"
+@record
+class SimilarityFlags(ReadsResults, SimilarityOptions):
+    """The flags of `similarity`."""
+
+    out: str | None = out_option(
+        "JSON file",
+        default_text="RESULTS/similarity.json, which the report shows",
     )
 
 
-def similarity_command(args: argparse.Namespace) -> int:
+def similarity_command(args: SimilarityFlags) -> int:
     """Measure how alike encoders are on the test images: debiased linear CKA, the
     share of nearest neighbors in common, and whether they misclassify the same
     images (Cohen's kappa of the errors), with 95% intervals over groups.
@@ -506,19 +407,11 @@ def similarity_command(args: argparse.Namespace) -> int:
     from histobench.roi.comparison.similarity import similarity_of_results
     from histobench.roi.comparison.similarity_table import SIMILARITY_FILE, similarity_grid
 
-    if args.k < 1:
-        raise HistobenchError(f"--k must be at least 1, not {args.k}")
-    found = similarity_of_results(
-        Path(args.results),
-        dataset=args.dataset,
-        encoders=listed(args.encoders or ""),
-        k=args.k,
-        measures=listed(args.measures),
-    )
+    found = similarity_of_results(Path(args.results), args)
     console = open_terminal()
     for grid in similarity_grid(found):
         print_grid(grid, console)
-    path = Path(args.output or Path(args.results) / SIMILARITY_FILE)
+    path = Path(args.out or Path(args.results) / SIMILARITY_FILE)
     write_json(path, {"similarity": [asdict(each) for each in found]})
     console.print(f"written: {path}", soft_wrap=True)
     return 0

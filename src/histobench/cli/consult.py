@@ -6,20 +6,15 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive
+from histobench.cli.flags import DATA, WorkersFlags, check_engine_flags, engine_of, out_option
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import in_flags, open_terminal, say
-from histobench.core.records import Declared, add_flags, given_flags, options_of
-from histobench.core.text import listed
-from histobench.mint.configs.cell import CALLS
+from histobench.consult.study_plan import ConsultRun, ReadsStudy
+from histobench.core.records import Declared, add_flags, from_flags, given_flags, option, options_of, record
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
-
-if TYPE_CHECKING:
-    from histobench.consult.playing import ConsultRun
-
+from histobench.roi.options import DATA_GROUP, Origin
 
 CONSULT_COMMANDS = {
     "prepare": Command("consult:prepare", "create a study from a dataset: cases and recorded tool answers"),
@@ -58,30 +53,33 @@ def consult_command(args: argparse.Namespace) -> int | None:
 # `histobench consult prepare`.
 
 
+@record
+class PrepareFlags(Origin):
+    """The flags of `consult prepare` besides the options of a study."""
+
+    data: str = option(DATA, default="", positional=True, required=True)
+    encoders: tuple[str, ...] = option(
+        "STRONG[,WEAK[,RANDOM]], such as uni_v1,resnet50,random-vit",
+        default=(),
+        metavar="NAME,...",
+        required=True,
+    )
+    arms: str = option(
+        "arms, separated by commas; `default`: those of the registered contrasts and one per encoder; "
+        "`all`: every arm",
+        default="default",
+    )
+    out: str = out_option("folder of the study", default="consult")
+    classes: str | None = option(
+        "class mapping file", default=None, default_text="from the labels or folder names", group=DATA_GROUP
+    )
+
+
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the encoders, the arms and the wording of the cases."""
+    """Add the flags of the command, then the options of a study."""
     from histobench.consult.study_plan import StudyPlan, extraction_options
 
-    parser.add_argument("dataset", help="CSV file, folder of class folders, TAR shards, or a public name")
-    data = parser.add_argument_group("dataset")
-    data.add_argument("--classes", help="class mapping file")
-    data.add_argument(
-        "--split", help="shares of train/val/test if the data has no split, such as 0.6/0.2/0.2"
-    )
-    data.add_argument("--group-regex", help="regular expression that finds the patient or slide in a path")
-    data.add_argument("--group-column", help="column of the CSV with the patient or slide")
-    what = parser.add_argument_group("encoders and arms")
-    what.add_argument(
-        "--encoders", required=True, help="STRONG[,WEAK[,RANDOM]], such as uni_v1,resnet50,random-vit"
-    )
-    what.add_argument(
-        "--arms",
-        default="default",
-        help="arms, separated by commas; `default`: those of the registered contrasts and one per encoder; "
-        "`all`: every arm (default: default)",
-    )
-    what.add_argument("--out", default="consult", help="folder of the study (default: consult)")
-    add_flags(parser, [*options_of(StudyPlan), *extraction_options()])
+    add_flags(parser, [*options_of(PrepareFlags), *options_of(StudyPlan), *extraction_options()])
 
 
 def prepare_command(args: argparse.Namespace) -> int:
@@ -103,19 +101,17 @@ def prepare_command(args: argparse.Namespace) -> int:
     from histobench.roi.data.source import load_dataset
     from histobench.roi.options import Settings
 
-    names = tuple(listed(args.encoders))
-    arms = tuple(parse_arms(args.arms, list(assign_roles(names))))
+    flags = from_flags(PrepareFlags, args)
+    arms = tuple(parse_arms(flags.arms, list(assign_roles(flags.encoders))))
     dataset = load_dataset(
-        args.dataset,
-        classes_file=args.classes,
-        split=args.split,
-        group_regex=args.group_regex,
-        group_column=args.group_column,
+        flags.data,
+        classes_file=flags.classes,
         seed=args.seed or 0,
+        **given_flags(args, options_of(Origin)),
     )
     settings = Settings(**given_flags(args, extraction_options()))
-    plan = StudyPlan(names, arms, **given_flags(args, options_of(StudyPlan)), settings=settings)
-    study = prepare(dataset, plan, args.out, progress=display())
+    plan = StudyPlan(flags.encoders, arms, **given_flags(args, options_of(StudyPlan)), settings=settings)
+    study = prepare(dataset, plan, flags.out, progress=display())
     for encoder in study.facts.encoders:
         say(
             f"{encoder.role:<7} {encoder.name}: probe {100 * encoder.probe_accuracy:.1f} %, "
@@ -125,7 +121,7 @@ def prepare_command(args: argparse.Namespace) -> int:
         say(in_flags(f"caution: {caution}"), error=True)
     say(
         f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
-        f"{len(study.facts.arms)} arms in {args.out}"
+        f"{len(study.facts.arms)} arms in {flags.out}"
     )
     for check in study.facts.blinding:
         if check.blind:
@@ -136,13 +132,14 @@ def prepare_command(args: argparse.Namespace) -> int:
 # `histobench consult register`.
 
 
-def register_flags(parser: argparse.ArgumentParser) -> None:
-    """The study and the file."""
-    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
-    parser.add_argument("file", type=Path, help="JSON file of contrasts")
+@record
+class RegisterFlags(ReadsStudy):
+    """The flags of `consult register`."""
+
+    file: Path = option("JSON file of contrasts", default=Path(), positional=True, required=True)
 
 
-def register_command(args: argparse.Namespace) -> int:
+def register_command(args: RegisterFlags) -> int:
     """Register contrasts of a study with the time of registration. The table shows
     which were registered before an agent played.
 
@@ -165,51 +162,41 @@ def register_command(args: argparse.Namespace) -> int:
 
 # `histobench consult run`.
 
-#: Flags that every worker of a run must know besides those of all runs of agents.
-MORE = ("arms", "calls", "pictures", "expert", "outcomes")
-
 
 def _options_of_any_run() -> list[Declared]:
     """The options of `mint run` that a study has, too, some with another default."""
     shared = {
-        *("repeat", "name", "output", "sandbox", "concurrency", "max_cost", "max_tokens", "temperature"),
+        *("agent", "limit", "repeat", "name", "output", "sandbox", "concurrency", "max_cost"),
+        *("max_tokens", "temperature"),
         *("top_p", "seed", "reasoning_effort", "reasoning_history", "constrain", "cache", "prices"),
         *("attempts", "timeout", "rpm", "tpm", "balance", "batch"),
     }
     found = {each.name: each for each in options_of(RunOptions) if each.name in shared}
-    output = found["output"]
+    agent, limit, output = found["agent"], found["limit"], found["output"]
+    found["agent"] = replace(
+        agent,
+        said=replace(
+            agent.said,
+            help="agent or reference policy, such as policy:reader",
+            default_text=None,
+            required=True,
+        ),
+    )
+    found["limit"] = replace(
+        limit,
+        said=replace(
+            limit.said, help="use a stratified random sample of N cases (in sequence arms: whole sequences)"
+        ),
+    )
     found["output"] = replace(output, said=replace(output.said, default_text="runs in the study's folder"))
     found["max_tokens"] = replace(found["max_tokens"], default=CONSULT_MAX_TOKENS)
     return list(found.values())
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """The agent, the arms and the output folder."""
-    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
-    what = parser.add_argument_group("what is run")
-    what.add_argument("--agent", required=True, help="agent or reference policy, such as policy:reader")
-    what.add_argument(
-        "--arms", default="all", help="arms, separated by commas (default: all without an expert)"
-    )
-    what.add_argument(
-        "--limit",
-        type=positive,
-        help="use a stratified random sample of N cases (in sequence arms: whole sequences)",
-    )
-    what.add_argument(
-        "--outcomes",
-        action="store_true",
-        help="in sequence arms, tell the agent after each case whether its final answer was right",
-    )
-    what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
-    what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
-    what.add_argument(
-        "--calls",
-        choices=CALLS,
-        help="how the agent acts: tags in its text, or function calls (default: text; policies: native)",
-    )
-    add_flags(parser, _options_of_any_run())
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
+    """Add the flags of a study, of any run of agents, and of the engines."""
+    shared = _options_of_any_run()
+    add_flags(parser, [*options_of(ReadsStudy), *options_of(ConsultRun), *shared, *options_of(WorkersFlags)])
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -230,7 +217,7 @@ def run_command(args: argparse.Namespace) -> int:
     from histobench.cli.mint import print_summary, progress_display
     from histobench.consult.playing import play
 
-    if args.engine != "local":
+    if engine_of(args) != "local":
         return _run_elsewhere(args)
     check_engine_flags(args)
     played = play(asked_for(args), display=partial(progress_display, open_terminal(error=True)))
@@ -240,13 +227,10 @@ def run_command(args: argparse.Namespace) -> int:
 
 def asked_for(args: argparse.Namespace) -> ConsultRun:
     """The run that the flags ask for."""
-    from histobench.consult.playing import ConsultRun
-
-    more = {name: getattr(args, name) for name in ("study", *MORE)}
     options = RunOptions.of(args)
     if args.max_tokens is None:
         options = replace(options, max_tokens=CONSULT_MAX_TOKENS)
-    return ConsultRun(options=options, **more)
+    return ConsultRun(args.study, options, **given_flags(args, options_of(ConsultRun)))
 
 
 def _run_elsewhere(args: argparse.Namespace) -> int:
@@ -257,7 +241,7 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     check_engine_flags(args)
     wanted = asked_for(args)
     study, planned, output = plan_run(wanted, elsewhere=True)
-    more = {name: getattr(args, name) for name in MORE}
+    more = {each.name: getattr(wanted, each.name) for each in options_of(ConsultRun)}
     more |= {
         "study": str(study.folder.absolute()),
         "arms": ",".join(cell.dataset.name.rpartition("@")[2] for cell, _ in planned),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import seed
+from histobench.cli.flags import verbose_option
 from histobench.cli.terminal import count_of, plain_table, print_overview, whole_lines, with_bounds
-from histobench.core.errors import HistobenchError
+from histobench.consult.study_plan import ReadsStudy
 from histobench.core.files import write_json
+from histobench.core.records import option, record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,21 +61,24 @@ HEADINGS = {
 WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination")
 
 
-def _add_study(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
-    parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
-    parser.add_argument("--json", type=Path, help="also write every measure to this file")
+@record
+class StudyFlags(ReadsStudy):
+    """The flags of every command that reads the results of a study."""
 
-
-def table_flags(parser: argparse.ArgumentParser) -> None:
-    """The study and how much to print."""
-    _add_study(parser)
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print all tables: trust, reliance, cost, every contrast"
+    runs: str | None = option(
+        "folder of the episodes", default=None, default_text="runs in the study", old=("--results",)
     )
+    json: Path | None = option("also write every measure to this file", default=None)
 
 
-def table_command(args: argparse.Namespace) -> int:
+@record
+class TableFlags(StudyFlags):
+    """The flags of `consult table`."""
+
+    verbose: bool = verbose_option("print all tables: trust, reliance, cost, every contrast")
+
+
+def table_command(args: TableFlags) -> int:
     """Show how well agents use the encoders that they may ask: accuracy, the
     registered contrasts and, with --verbose, trust, reliance and cost.
 
@@ -265,15 +268,16 @@ def _plain(value: float | None) -> str:
 # `histobench consult compare`.
 
 
-def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """The table's flags, the two agents, and the arm."""
-    _add_study(parser)
-    parser.add_argument("agent", help="agent, by its name in the table")
-    parser.add_argument("other", help="agent to compare it with")
-    parser.add_argument("--arm", help="one arm (default: every arm that both have played)")
+@record
+class CompareFlags(StudyFlags):
+    """The flags of `consult compare`."""
+
+    agent: str = option("agent, by its name in the table", default="", positional=True, required=True)
+    other: str = option("agent to compare it with", default="", positional=True, required=True)
+    arm: str | None = option("one arm", default=None, default_text="every arm that both have played")
 
 
-def compare_command(args: argparse.Namespace) -> int:
+def compare_command(args: CompareFlags) -> int:
     """Compare two agents on the same cases: the difference of every measure in each
     arm, paired by case, with intervals.
 
@@ -310,19 +314,18 @@ def compare_command(args: argparse.Namespace) -> int:
 # `histobench consult power`.
 
 
-def power_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of the table, the agent, the contrast and the power."""
-    _add_study(parser)
-    parser.add_argument("agent", help="agent, by its name in the table")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the simulated studies (default: 0)")
-    parser.add_argument("--delta", type=float, default=0.1, help="contrast to detect (default: 0.1)")
-    parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
-    parser.add_argument(
-        "--alpha", type=float, default=0.05, help="two-sided error rate of all contrasts (default: 0.05)"
-    )
+@record
+class PowerFlags(StudyFlags):
+    """The flags of `consult power`."""
+
+    agent: str = option("agent, by its name in the table", default="", positional=True, required=True)
+    delta: float = option("contrast to detect", default=0.1, above=0, most=2)
+    power: float = option("probability of detecting it", default=0.8, above=0, below=1)
+    alpha: float = option("two-sided error rate of all contrasts", default=0.05, above=0, below=1)
+    seed: int = option("seed of the simulated studies", default=0, least=0)
 
 
-def power_command(args: argparse.Namespace) -> int:
+def power_command(args: PowerFlags) -> int:
     """Compute how many cases the next study needs to detect each registered
     contrast, from the pilot runs of one agent.
 
@@ -337,11 +340,6 @@ def power_command(args: argparse.Namespace) -> int:
     from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
 
-    if not 0 < args.delta <= 2:
-        raise HistobenchError(f"--delta must lie above 0 and be at most 2, not {args.delta:g}")
-    for name, value in (("power", args.power), ("alpha", args.alpha)):
-        if not 0 < value < 1:
-            raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
     findings = findings_of(args.study, runs=args.runs)
     findings.check_agent(args.agent)
     plan = plan_cases(

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import add_source_flags, positive, seed, source_from
+from histobench.cli.entry import Command, add_commands
+from histobench.cli.flags import DATA, DataFlags, out_option, verbose_option
 from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import folder_path
+from histobench.core.records import option, record
+from histobench.roi.options import DATA_GROUP, TargetOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,46 +24,20 @@ if TYPE_CHECKING:
     from histobench.roi.registry.dataset_entry import PublicDataset
 
 
+DATA_COMMANDS = {
+    "check": Command("data:check", "find missing files, broken images, wrong labels, leaks"),
+    "split": Command("data:split", "write the split of a folder as a CSV and a class map"),
+    "demo": Command("data:demo", "write the synthetic demo dataset (not real tissue)"),
+    "list": Command("data:list", "list the public datasets that histobench knows by name"),
+    "show": Command("data:show", "show all facts of a public dataset, also unconfirmed ones"),
+    "get": Command("data:get", "download a public dataset, check it and write its CSV"),
+    "remove": Command("data:remove", "delete a downloaded dataset"),
+}
+
+
 def data_flags(parser: argparse.ArgumentParser) -> None:
-    """The user's own data (check, split), the demo set, and public datasets by name."""
-    names = "{check,split,demo,list,show,get,remove}"
-    jobs = parser.add_subparsers(dest="job", required=True, metavar=names)
-    check = jobs.add_parser("check", help="find missing files, broken images, wrong labels, leaks")
-    _add_source(check)
-    check.add_argument(
-        "--on-bad-image",
-        choices=("stop", "skip"),
-        default="stop",
-        help="missing or unreadable images: stop (an error; the default) or skip (left out and listed)",
-    )
-    check.add_argument("--show", type=int, default=20, help="findings to list per kind (default: 20)")
-    check.add_argument("--num_workers", type=int, help="threads that read images (default: one per core)")
-    check.add_argument("-v", "--verbose", action="store_true", help="also list every check that passed")
-    split = jobs.add_parser("split", help="write the split of a folder as a CSV and a class map")
-    _add_source(split)
-    split.add_argument("-o", "--output", required=True, help="CSV to write, with the class map next to it")
-    demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
-    demo.add_argument("out", help="folder to write")
-    demo.add_argument("--name", default="synthetic-crc", help="name of the files (default: synthetic-crc)")
-    demo.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
-    demo.add_argument(
-        "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
-    )
-    demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
-    demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
-    demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
-    demo.add_argument(
-        "--sites",
-        choices=("crossed", "confounded"),
-        help="add scanner and stain of each tile (default: no); confounded: one kind of scanner per class",
-    )
-    demo.add_argument(
-        "--tiles-per-patient",
-        type=positive,
-        default=5,
-        help="tiles of each class from one patient, 1 to 5 (default: 5)",
-    )
-    _add_public(jobs)
+    """Add the commands of the group."""
+    add_commands(parser, DATA_COMMANDS, ls="list")
 
 
 def data_command(args: argparse.Namespace) -> int:
@@ -70,61 +47,39 @@ def data_command(args: argparse.Namespace) -> int:
     Examples:
       histobench data list --organ breast --open
       histobench data get bach@eva
-      histobench data check tiles.csv --class2id_txt classes.txt
+      histobench data check tiles.csv --classes classes.txt
       histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
       histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
       histobench data demo demo-tiles
     """
-    jobs = {"check": _check, "split": _split, "demo": _demo, "list": _list, "ls": _list, "show": _show}
-    jobs |= {"get": _get, "remove": _remove}
-    return jobs[args.job](args)
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", help="CSV file (wide or long), folder of class folders, or name of a public dataset"
-    )
-    parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
-    parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
-    add_source_flags(parser)
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
-
-
-def _add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the jobs on public datasets."""
-    listing = jobs.add_parser(
-        "list", aliases=["ls"], help="list the public datasets that histobench knows by name"
-    )
-    listing.add_argument("--organ", help="only datasets of this organ, such as breast")
-    listing.add_argument("--licence", help="only licenses that begin with this, such as CC0 or CC-BY-4.0")
-    listing.add_argument("--site", action="store_true", help="only datasets with the site of every image")
-    listing.add_argument("--open", action="store_true", help="only datasets without form or account")
-    show = jobs.add_parser("show", help="show all facts of a public dataset, also unconfirmed ones")
-    get = jobs.add_parser("get", help="download a public dataset, check it and write its CSV")
-    get.add_argument("--to", help="folder to write (default: HISTOBENCH_DATA, or the cache folder)")
-    get.add_argument(
-        "--accept-checksum",
-        action="append",
-        default=[],
-        metavar="SHA256",
-        help="accept a file with this checksum (md5 or sha256) instead of the published one; repeatable; "
-        "recorded with the dataset and its results",
-    )
-    remove = jobs.add_parser("remove", help="delete a downloaded dataset")
-    for job in (show, get, remove):
-        job.add_argument(
-            "name", help="name of the dataset (histobench data list); get also accepts a split: bach@eva"
-        )
+    return DATA_COMMANDS[args.job].run(args)
 
 
 # Public datasets by name.
 
 
-def _list(args: argparse.Namespace) -> int:
+@record
+class ListFlags:
+    """The flags of `data list`."""
+
+    organ: str | None = option("only datasets of this organ, such as breast", default=None)
+    license: str | None = option(
+        "only licenses that begin with this, such as CC0 or CC-BY-4.0", default=None, old=("--licence",)
+    )
+    site: bool = option("only datasets with the site of every image", default=False)
+    open: bool = option("only datasets without form or account", default=False)
+
+
+def list_command(args: ListFlags) -> int:
+    """List the public datasets that histobench knows by name.
+
+    Example:
+      histobench data list --organ breast --open
+    """
     from histobench.roi.registry.dataset_entry import select
     from histobench.roi.registry.install import locate
 
-    found = select(organ=args.organ, licence=args.licence, site=args.site, open_only=args.open)
+    found = select(organ=args.organ, licence=args.license, site=args.site, open_only=args.open)
     if not found:
         raise HistobenchError("no public dataset matches; remove a filter")
     rows = []
@@ -153,7 +108,20 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(args: argparse.Namespace) -> int:
+@record
+class NameFlags:
+    """The dataset of `data show`, `get` and `remove`."""
+
+    name: str = option(
+        "name of the dataset (histobench data list); get also accepts a split: bach@eva",
+        default="",
+        positional=True,
+        required=True,
+    )
+
+
+def show_command(args: NameFlags) -> int:
+    """Show all facts of a public dataset, also unconfirmed ones."""
     from histobench.roi.registry.dataset_entry import find
     from histobench.roi.registry.install import data_folder, locate
 
@@ -212,7 +180,27 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
     ]
 
 
-def _get(args: argparse.Namespace) -> int:
+@record
+class GetFlags(NameFlags):
+    """The flags of `data get`."""
+
+    to: str | None = option(
+        "folder to write", default=None, default_text="HISTOBENCH_DATA, or the cache folder"
+    )
+    accept_checksum: tuple[str, ...] = option(
+        "accept a file with this checksum (md5 or sha256) instead of the published one; repeatable; "
+        "recorded with the dataset and its results",
+        default=(),
+        metavar="SHA256",
+    )
+
+
+def get_command(args: GetFlags) -> int:
+    """Download a public dataset, check it and write its CSV.
+
+    Example:
+      histobench data get bach@eva
+    """
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     from histobench.roi.registry.dataset_entry import find
@@ -228,7 +216,8 @@ def _get(args: argparse.Namespace) -> int:
     return 0
 
 
-def _remove(args: argparse.Namespace) -> int:
+def remove_command(args: NameFlags) -> int:
+    """Delete a downloaded dataset."""
     from histobench.roi.registry.install import remove
 
     folder, size = remove(args.name)
@@ -260,12 +249,42 @@ _NO_GROUPS = (
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
-def _check(args: argparse.Namespace) -> int:
+@record
+class SourceFlags(DataFlags, TargetOptions):
+    """The dataset of `data check` and `data split`."""
+
+    data: str = option(DATA, default="", positional=True, required=True, kw_only=True)
+
+
+@record
+class CheckFlags(SourceFlags):
+    """The flags of `data check`."""
+
+    on_bad_image: str = option(
+        "missing or unreadable images: stop (an error) or skip (left out and listed)",
+        default="stop",
+        choices=("stop", "skip"),
+    )
+    show: int = option("findings to list per kind", default=20)
+    verbose: bool = verbose_option("also list every check that passed")
+    num_workers: int | None = option(
+        "threads that read images", default=None, default_text="one per core", group=DATA_GROUP
+    )
+
+
+def check_command(args: CheckFlags) -> int:
+    """Check a dataset before measuring on it: missing files, broken images, wrong
+    labels, leaks between splits.
+
+    Examples:
+      histobench data check tiles.csv
+      histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
+    """
     from histobench.roi.data.check import drop_bad
 
     console = open_terminal()
-    with Busy(f"reading {args.source}"):
-        reading = source_from(args, args.source).read()
+    with Busy(f"reading {args.data}"):
+        reading = args.source(args.data).read()
     findings = _checked(reading, args)
     dataset = reading.dataset
     if args.on_bad_image == "skip":
@@ -278,14 +297,14 @@ def _check(args: argparse.Namespace) -> int:
     return 2 if errors else 0
 
 
-def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
+def _checked(reading: Reading, args: CheckFlags) -> Findings:
     from rich.progress import Progress
 
     from histobench.roi.data.check import check_dataset
     from histobench.roi.data.task_folders import PATHO_BENCH, PLISM, kind_of_folder
 
     # Slides of these folders are features of another tool.
-    images = kind_of_folder(Path(args.source)) not in (PATHO_BENCH, PLISM)
+    images = kind_of_folder(Path(args.data)) not in (PATHO_BENCH, PLISM)
     console = open_terminal(error=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
@@ -382,19 +401,58 @@ def _print_line(console: Console, word: str, text: str) -> None:
     console.print(Text.assemble((word, _COLOURS[word]), f"   {text}"), soft_wrap=True)
 
 
-def _split(args: argparse.Namespace) -> int:
+@record
+class SplitFlags(SourceFlags):
+    """The flags of `data split`."""
+
+    out: str = out_option("CSV to write, with the class map next to it", default="", required=True)
+
+
+def split_command(args: SplitFlags) -> int:
+    """Write the split of a dataset as a CSV, with the class map next to it.
+
+    Example:
+      histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
+    """
     from histobench.roi.data.source import write_csv
 
-    if args.output.lower().endswith(".txt"):
-        raise HistobenchError(f"{args.output}: the class map takes this name; end the output in .csv")
-    dataset = source_from(args, args.source).load()
-    class_map = write_csv(dataset, args.output)
+    if args.out.lower().endswith(".txt"):
+        raise HistobenchError(f"{args.out}: the class map takes this name; end the output in .csv")
+    dataset = args.source(args.data).load()
+    class_map = write_csv(dataset, args.out)
     counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
-    say(f"{args.output}: {counts}\n{class_map}: {count_of(len(dataset.classes), 'class')}")
+    say(f"{args.out}: {counts}\n{class_map}: {count_of(len(dataset.classes), 'class')}")
     return 0
 
 
-def _demo(args: argparse.Namespace) -> int:
+@record
+class DemoDataFlags:
+    """The flags of `data demo`."""
+
+    out: str = option("folder to write", default="", positional=True, required=True, metavar="FOLDER")
+    per_class: int = option("training tiles per class", default=60)
+    test_per_class: int | None = option(
+        "test tiles per class", default=None, default_text="half of --per-class"
+    )
+    size: int = option("tile side in pixels", default=224)
+    seed: int = option("seed", default=0, least=0)
+    name: str = option("name of the files", default="synthetic-crc")
+    layout: str = option("CSV layout", default="long", choices=("long", "wide"))
+    sites: str | None = option(
+        "add scanner and stain of each tile; confounded: one kind of scanner per class",
+        default=None,
+        choices=("crossed", "confounded"),
+        default_text="no",
+    )
+    tiles_per_patient: int = option("tiles of each class from one patient, 1 to 5", default=5, least=1)
+
+
+def demo_command(args: DemoDataFlags) -> int:
+    """Write the synthetic demo dataset (not real tissue).
+
+    Example:
+      histobench data demo demo-tiles
+    """
     from histobench.roi.data.demo import write_demo_dataset
 
     table = write_demo_dataset(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import positive, seed
+from histobench.cli.flags import out_option
 from histobench.cli.terminal import open_terminal, print_answer, print_overview
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,30 +87,27 @@ FULL = DemoSize(
 )
 
 
-def demo_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the demo goes and how large it is."""
-    parser.add_argument(
-        "-o", "--output", default="demo-results", help="folder to write (default: demo-results)"
+@record
+class DemoFlags:
+    """The flags of `demo`."""
+
+    out: str = out_option("folder to write", default="demo-results")
+    full: bool = option(
+        "more tiles, full image size, all agents and a small language model: several minutes", default=False
     )
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="more tiles, full image size, all agents and a small language model: several minutes",
+    per_class: int | None = option(
+        "training tiles per class",
+        default=None,
+        least=1,
+        default_text=f"{SHORT.train}; with --full {FULL.train}",
     )
-    parser.add_argument(
-        "--per-class",
-        type=positive,
-        help=f"training tiles per class (default: {SHORT.train}; with --full {FULL.train})",
+    test_per_class: int | None = option(
+        "test tiles per class", default=None, least=1, default_text=f"{SHORT.test}; with --full {FULL.test}"
     )
-    parser.add_argument(
-        "--test-per-class",
-        type=positive,
-        help=f"test tiles per class (default: {SHORT.test}; with --full {FULL.test})",
-    )
-    parser.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
+    seed: int = option("seed of everything random", default=0, least=0)
 
 
-def demo_command(args: argparse.Namespace) -> int:
+def demo_command(args: DemoFlags) -> int:
     """Try everything on synthetic tissue: compare three encoders, replay agents,
     run a small Consult study and build the web pages.
 
@@ -128,7 +125,7 @@ def demo_command(args: argparse.Namespace) -> int:
     size = FULL if args.full else SHORT
     train, test = args.per_class or size.train, args.test_per_class or size.test
     console = open_terminal()
-    output = Path(args.output)
+    output = Path(args.out)
     steps = DemoSteps(console, total=5)
     patients = -(-train // size.tiles_per_patient) + -(-test // size.tiles_per_patient)
     drawing = f"draw {9 * (train + test):,} synthetic tiles of {patients} patients"
@@ -162,7 +159,7 @@ def demo_command(args: argparse.Namespace) -> int:
     if page is not None:
         console.print(f"Look: open {page} in a browser", soft_wrap=True)
     console.print(
-        "Next: histobench run --data YOUR_FOLDER --split 0.7/0.3 --models efficientnet-lite0,random-vit",
+        "Next: histobench run --data YOUR_FOLDER --split 0.7/0.3 --encoders efficientnet-lite0,random-vit",
         style="bold",
         soft_wrap=True,
     )
@@ -354,7 +351,8 @@ def _play_study(study: Path, arms: str, **options: Any) -> None:
     from functools import partial
 
     from histobench.cli.mint import progress_display
-    from histobench.consult.playing import ConsultRun, play
+    from histobench.consult.playing import play
+    from histobench.consult.study_plan import ConsultRun
     from histobench.mint.runs.run_options import RunOptions
 
     run = ConsultRun(str(study), RunOptions(**options), arms, outcomes=True)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-
+from histobench.cli.flags import WEIGHTS, verbose_option
 from histobench.cli.terminal import Busy, open_terminal
-from histobench.core.text import listed
+from histobench.core.records import option, record
 from histobench.mint.agent_checkup import check_mint
 from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoders, check_machine
 
 
-def doctor_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `histobench doctor`."""
-    parser.add_argument("--models", help="encoders to check, separated by commas (default: none)", default="")
-    parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
-    parser.add_argument("--online", action="store_true", help="ask the model hub whether access is granted")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show details of every check")
+@record
+class DoctorFlags:
+    """The flags of `doctor`."""
+
+    encoders: tuple[str, ...] = option(
+        "encoders to check", default=(), old=("--models",), metavar="NAME,...", default_text="none"
+    )
+    weights: str | None = option(WEIGHTS, default=None, metavar="PATH")
+    online: bool = option("ask the model hub whether access is granted", default=False)
+    verbose: bool = verbose_option("show details of every check")
 
 
-def doctor_command(args: argparse.Namespace) -> int:
+def doctor_command(args: DoctorFlags) -> int:
     """Check that this machine is ready: Python, packages, devices, disk, the agents'
     sandbox and the encoders that you name.
 
@@ -27,12 +30,12 @@ def doctor_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench doctor
-      histobench doctor --models uni_v2,virchow2 --online
+      histobench doctor --encoders uni_v2,virchow2 --online
     """
     with Busy("checking this machine"):
         findings = check_machine()
         findings += [CheckupResult(*line) for line in check_mint()]
-        findings += check_encoders(listed(args.models), weights=args.weights, online=args.online)
+        findings += check_encoders(args.encoders, weights=args.weights, online=args.online)
     _print(findings, verbose=args.verbose)
     return int(any(finding.verdict == "FAIL" for finding in findings))
 

@@ -10,6 +10,7 @@ import inspect
 import io
 import logging
 import os
+import re
 import select
 import shlex
 import signal
@@ -17,11 +18,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from histobench.cli.terminal import in_flags, say, speak_as
 from histobench.core.errors import HistobenchError
-from histobench.core.records import flags_of, spelled_as_declared
+from histobench.core.records import add_flags, flags_of, from_flags, options_of, spelled_as_declared
 from histobench.core.redaction import redact
 from histobench.core.text import shown
 
@@ -33,44 +34,48 @@ TERMINATED = 143
 _terminated: list[int] = []
 
 
-class Command(NamedTuple):
-    """A command by the name of its functions: `compare:power` is `power_flags` and `power_command`.
+class Parser(argparse.ArgumentParser):
+    """Shows what most people need first, then the examples, then the other flags by topic."""
 
-    The functions are in histobench/cli/compare.py. The docstring of `power_command` is the help text.
-    """
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "add_help": False})
 
-    functions: str
-    summary: str
+    def format_help(self) -> str:
+        """Return the help: usage, what the command does, main flags, examples, other flags, details."""
+        text, _, examples = re.sub(r"\n+Examples?:\n", "\0", self.description or "").partition("\0")
+        first, _, details = text.partition("\n\n")
+        main = [*self._positionals._group_actions, *self._optionals._group_actions]
+        formatter = self._get_formatter()
+        formatter.add_usage(self._usage(), self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(first)
+        formatter.start_section("commands" if self._subparsers else "main options")
+        formatter.add_arguments(main)
+        formatter.end_section()
+        formatter.add_text(f"examples:\n{examples.rstrip()}" if examples else None)
+        for group in self._action_groups[2:]:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        formatter.add_text(details)
+        return formatter.format_help()
 
-    def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Add the description and the flags of the command."""
-        parser.description = inspect.cleandoc(self._function("command").__doc__ or "")
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        self._function("flags")(parser)
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the command; the exit code."""
-        return int(self._function("command")(args) or 0)
-
-    def _function(self, kind: str) -> Callable[..., int | None]:
-        module, name = self.functions.split(":")
-        found: Callable[..., int | None] = getattr(
-            importlib.import_module(f"histobench.cli.{module}"), f"{name}_{kind}"
-        )
-        return found
-
-
-def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command]) -> None:
-    """Add one sub-parser for each command of a group, such as `histobench mint run`."""
-    parsers = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(commands) + "}")
-    for name, command in commands.items():
-        command.add_flags(parsers.add_parser(name, help=command.summary))
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the nearest flag, without the whole usage."""
+    def _usage(self) -> str:
+        """Return the arguments and required flags; all others are `[options]`."""
+        parts = []
+        for action in self._actions:
+            name = str(action.metavar or action.dest)
+            if isinstance(action, argparse._SubParsersAction):
+                parts.append("COMMAND")
+            elif action.option_strings:
+                parts += [f"{action.option_strings[0]} {name}"] * action.required
+            else:
+                parts.append(
+                    {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ..."}.get(str(action.nargs), name)
+                )
+        return " ".join(["%(prog)s", *parts, "[options]"])
 
     def error(self, message: str) -> NoReturn:
+        """End with one line, which names the nearest flag, and exit code 2."""
         hint = ""
         if message.startswith("unrecognized arguments: -"):
             flag = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
@@ -80,13 +85,67 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USER_ERROR, f"{self.prog}: error: {message}{hint} ({self.prog} --help lists the options)\n")
 
 
+class Command(NamedTuple):
+    """A command by the name of its function: `compare:power` is `power_command` in histobench/cli/compare.py.
+
+    The docstring of the function is the help text. If the type of its parameter is a record, the flags are
+    the options of the record; otherwise `power_flags` adds them. `as_script` shows the flags in the spelling
+    of HistoROIBench's scripts.
+    """
+
+    functions: str
+    summary: str
+    as_script: bool = False
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the description and the flags of the command."""
+        parser.description = inspect.cleandoc(self._function("command").__doc__ or "")
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        record = self._record()
+        if record is None:
+            self._function("flags")(parser)
+        else:
+            without = getattr(record, "WITHOUT", ())
+            options = [each for each in options_of(record) if each.name not in without]
+            add_flags(parser, options, as_script=self.as_script)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command; the exit code."""
+        record = self._record()
+        return int(self._function("command")(args if record is None else from_flags(record, args)) or 0)
+
+    def _record(self) -> type | None:
+        """The record of the command's flags: the type of its parameter."""
+        function = self._function("command")
+        (named, *_) = inspect.get_annotations(function).values()
+        found = getattr(importlib.import_module(function.__module__), str(named), None)
+        return found if isinstance(found, type) else None
+
+    def _function(self, kind: str) -> Callable[..., int | None]:
+        module, name = self.functions.split(":")
+        found: Callable[..., int | None] = getattr(
+            importlib.import_module(f"histobench.cli.{module}"), f"{name}_{kind}"
+        )
+        return found
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command], **aliases: str) -> None:
+    """Add one sub-parser for each command of a group, such as `histobench mint run`."""
+    parsers = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(commands) + "}")
+    for name, command in commands.items():
+        below = parsers.add_parser(name, help=command.summary)
+        below.set_defaults(job=name)
+        command.add_flags(below)
+        parsers.choices.update({alias: below for alias, meant in aliases.items() if meant == name})
+
+
 def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
     """Parse `argv`, run the command, and turn failures into a line and an exit
     code.
     """
 
     def started() -> int:
-        parser = _Parser(prog=prog)
+        parser = Parser(prog=prog)
         command.add_flags(parser)
         _accept_debug(parser, default=False)
         return _run(command, parser, argv, prog=prog)
@@ -95,10 +154,10 @@ def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Accept `--debug` after the command and after its subcommand."""
-    parser.add_argument(
-        "--debug", action="store_true", default=default, help="show the traceback of an error"
-    )
+    """Accept `--help` and `--debug` after the command and after its subcommand."""
+    group = parser.add_argument_group("help")
+    group.add_argument("-h", "--help", action="help", help="show this help")
+    group.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for job in dict.fromkeys(action.choices.values()):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import required, seed
 from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_columns
-from histobench.core.records import add_flags, given_flags, options_of
+from histobench.core.records import option, record
 from histobench.core.text import natural_order
-from histobench.roi.options import Options, Plan, feature_options
+from histobench.roi.options import IMAGE_KEYS, Options, SplitOptions, feature_options
 from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
 if TYPE_CHECKING:
@@ -22,44 +20,55 @@ if TYPE_CHECKING:
     from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, TaskRow
 
 
-def evaluate_flags(parser: argparse.ArgumentParser) -> None:
-    """The documented flags of 01-ROI_BenchMark_Main.py, and a few more."""
-    general = parser.add_argument_group("general")
-    general.add_argument(
-        "--TASK",
-        required=True,
-        help=f"comma-separated: {','.join(TASKS)}",
-    )
-    general.add_argument("--class2id_txt", help="class mapping file")
-    general.add_argument("--train_feature_file", required=True, help="training features (.pt)")
-    general.add_argument("--test_feature_file", required=True, help="test features (.pt)")
-    general.add_argument(
-        "--val_feature_file", help="validation features (.pt); added to the training data by the preset uni"
-    )
-    general.add_argument("--log_dir", default="./results", help="results folder (default: ./results)")
-    general.add_argument(
-        "--log_description", default="", help="description of this experiment, stored with the results"
-    )
-    general.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
-    general.add_argument(
-        "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
-    )
-    general.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
-    splits = [each for each in options_of(Plan) if each.name in ("splits", "folds", "repeats")]
-    add_flags(general, splits)
-    add_flags(parser, feature_options())
-    zero = parser.add_argument_group("zero-shot weights")
-    zero.add_argument("--weights", help="checkpoint of the zero-shot encoder (default: as configured)")
-    zero.add_argument("--num_workers", type=int, default=4, help="ignored; kept for older commands")
+_MORE = "general"
 
 
-def evaluate_command(args: argparse.Namespace) -> int:
+@record
+class EvaluateFlags(SplitOptions, Options):
+    """The flags of `evaluate`."""
+
+    WITHOUT: ClassVar = IMAGE_KEYS  # these options need images
+
+    tasks: tuple[str, ...] = option(
+        f"tasks: {', '.join(TASKS)}", default=(), old=("--TASK",), metavar="TASK,...", required=True
+    )
+    train: str = option("training features (.pt)", default="", old=("--train_feature_file",), required=True)
+    test: str = option("test features (.pt)", default="", old=("--test_feature_file",), required=True)
+    results: str = option("results folder", default="./results", old=("--log_dir",))
+    val: str | None = option(
+        "validation features (.pt); added to the training data by the preset uni",
+        default=None,
+        old=("--val_feature_file",),
+        group=_MORE,
+    )
+    classes: str | None = option("class mapping file", default=None, old=("--class2id_txt",), group=_MORE)
+    description: str = option(
+        "description of this experiment, stored with the results",
+        default="",
+        old=("--log_description",),
+        group=_MORE,
+    )
+    device: str | None = option(
+        "cpu, cuda:0, ...", default=None, default_text="the GPU if there is one", group=_MORE
+    )
+    preset: str = option("evaluation recipe: uni, sklearn, thunder, eva", default="uni", group=_MORE)
+    seed: int = option("seed of everything random", default=0, least=0, group=_MORE)
+    weights: str | None = option(
+        "checkpoint of the zero-shot encoder",
+        default=None,
+        metavar="PATH",
+        default_text="as configured",
+        group="zero-shot",
+    )
+    num_workers: int = option("ignored; kept for older commands", default=4, group=_MORE)
+
+
+def evaluate_command(args: EvaluateFlags) -> int:
     """Evaluate stored features of one encoder: linear probe, KNN, prototypes,
     few-shot, zero-shot and more.
 
     Example:
-      histobench evaluate --TASK Linear-Probe,KNN,Proto,Few-shot \\
-      --train_feature_file train.pt --test_feature_file test.pt --log_dir results
+      histobench evaluate --tasks Linear-Probe,KNN --train train.pt --test test.pt --results results
     """
     from histobench.roi.data.class_map import read_class_map
     from histobench.roi.data.cross_validation import scheme_of
@@ -68,18 +77,18 @@ def evaluate_command(args: argparse.Namespace) -> int:
     from histobench.roi.features.feature_file import load
 
     request = EvaluationRequest(
-        tasks=tuple(required(args.TASK, "--TASK", f"of {', '.join(TASKS)}")),
-        train=load(args.train_feature_file),
-        test=load(args.test_feature_file),
-        val=load(args.val_feature_file) if args.val_feature_file else None,
-        classes=read_class_map(args.class2id_txt) if args.class2id_txt else None,
-        results_dir=Path(args.log_dir),
-        description=args.log_description,
+        tasks=args.tasks,
+        train=load(args.train),
+        test=load(args.test),
+        val=load(args.val) if args.val else None,
+        classes=read_class_map(args.classes) if args.classes else None,
+        results_dir=Path(args.results),
+        description=args.description,
         preset=args.preset,
         seed=args.seed,
         device=args.device,
         weights=args.weights,
-        options=Options(**given_flags(args, feature_options())),
+        options=Options(**{each.name: getattr(args, each.name) for each in feature_options()}),
     )
     scheme = scheme_of(args.splits, args.folds, args.repeats)
     with Busy("evaluating") as busy:

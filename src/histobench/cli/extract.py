@@ -8,92 +8,77 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import add_source_flags, positive, required, seed, source_from
+from histobench.cli.entry import USER_ERROR, Command, add_commands
+from histobench.cli.flags import DATA, SKIP_FAILED, WEIGHTS, DataFlags, out_option
 from histobench.cli.terminal import Busy, open_terminal, say
-from histobench.core.records import add_flags, given_flags, options_of
-from histobench.roi.options import Settings
+from histobench.core.records import option, options_of, record
+from histobench.roi.options import Settings, TargetOptions
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.shard_plan import Extraction
 
 
-def extract_flags(parser: argparse.ArgumentParser) -> None:
-    """The documented flags of 00-ROI_Feature_Extract.py, and a few more."""
-    data = parser.add_argument_group("dataset")
-    data.add_argument(
-        "--dataset_split_csv",
-        required=True,
-        help="CSV of images, labels and splits, or a folder of class folders",
-    )
-    data.add_argument("--class2id_txt", help="class mapping file (default: from the labels or folder names)")
-    data.add_argument(
-        "--dataset_name", help="name in the feature files (default: from the file name of the CSV)"
-    )
-    add_source_flags(data)
-    data.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model_name",
-        required=True,
-        help="encoders, separated by commas; also timm:NAME, hf:OWNER/NAME, my_file.py:MyEncoder or "
-        "name=my_file.py:MyEncoder",
-    )
-    model.add_argument(
-        "--resize_size",
-        type=positive,
-        help="image size (default: the encoder's own; 448 in 00-ROI_Feature_Extract.py)",
-    )
-    model.add_argument(
-        "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
-    )
-    model.add_argument(
-        "--allow-revision",
-        action="store_true",
-        help="use weights in the hub's cache even if their revision is not the pinned one",
-    )
-    inference = parser.add_argument_group("inference")
-    add_flags(inference, options_of(Settings))
-    parser.add_argument(
-        "--keep-going",
-        action="store_true",
-        help="run the other encoders if some are unknown or have no weights (default: start nothing)",
-    )
-    parser.add_argument(
-        "--save_dir", default="./ROI_Features", help="output folder (default: ./ROI_Features)"
-    )
+_MODEL = "encoder"
 
 
-def extract_command(args: argparse.Namespace) -> int:
+@record
+class ExtractFlags(DataFlags, TargetOptions, Settings):
+    """The flags of `extract`."""
+
+    data: str = option(DATA, default="", old=("--dataset_split_csv",), required=True)
+    encoders: tuple[str, ...] = option(
+        "encoders; also timm:NAME, hf:OWNER/NAME, my_file.py:MyEncoder or name=my_file.py:MyEncoder",
+        default=(),
+        old=("--model_name", "--models"),
+        metavar="NAME,...",
+        required=True,
+    )
+    out: str = option("output folder", default="./ROI_Features", also=("-o",), old=("--save_dir",))
+    size: int | None = option(
+        "image size in pixels",
+        default=None,
+        least=1,
+        old=("--resize_size",),
+        default_text="the encoder's own; 448 in 00-ROI_Feature_Extract.py",
+        group=_MODEL,
+    )
+    weights: str | None = option(WEIGHTS, default=None, metavar="PATH", group=_MODEL)
+    allow_revision: bool = option(
+        "use weights in the hub's cache even if their revision is not the pinned one",
+        default=False,
+        group=_MODEL,
+    )
+    skip_failed: bool = option(SKIP_FAILED, default=False, old=("--keep-going",), group=_MODEL)
+
+
+def extract_command(args: ExtractFlags) -> int:
     """Compute features of images with one or more encoders and write feature files.
 
     Features that were computed before come from the cache. Repeat the command to
     continue after an interruption.
 
     Examples:
-      histobench extract --dataset_split_csv crc.csv --class2id_txt crc.txt --dataset_name CRC-100K \\
-      --model_name uni_v1,virchow2 --save_dir features
-      histobench extract --dataset_split_csv tiles/ --split 0.7/0.1/0.2 --model_name efficientnet-lite0
+      histobench extract --data crc.csv --encoders uni_v1,virchow2 --out features
+      histobench extract --data tiles/ --split 0.7/0.1/0.2 --encoders efficientnet-lite0
     """
     from histobench.roi.data.split import check_learnt
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.settings import EncoderRecipe
 
-    with Busy(f"reading {args.dataset_split_csv}"):
-        dataset = source_from(args, args.dataset_split_csv).load()
+    with Busy(f"reading {args.data}"):
+        dataset = args.source(args.data).load()
         check_learnt(dataset)
     recipes = [
-        EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
-        for name in dict.fromkeys(required(args.model_name, "--model_name", "encoder (histobench models)"))
+        EncoderRecipe(name, args.size, args.weights, args.allow_revision)
+        for name in dict.fromkeys(args.encoders)
     ]
     reasons = {recipe.name: recipe.unresolved() for recipe in recipes}
-    require_encoders(reasons, keep_going=args.keep_going)
+    require_encoders(reasons, keep_going=args.skip_failed)
     recipes = [recipe for recipe in recipes if not reasons[recipe.name]]
-    extractions = extract(
-        dataset, recipes, args.save_dir, **given_flags(args, options_of(Settings)), progress=display()
-    )
+    settings = {each.name: getattr(args, each.name) for each in options_of(Settings)}
+    extractions = extract(dataset, recipes, args.out, **settings, progress=display())
     print_extractions(extractions)
     for name, why in reasons.items():
         if why:
@@ -101,18 +86,41 @@ def extract_command(args: argparse.Namespace) -> int:
     return USER_ERROR if any(reasons.values()) else 0
 
 
+@record
+class ExportFlags:
+    """The flags of `features export`."""
+
+    files: tuple[str, ...] = option(
+        "feature files of one encoder (.pt), one per split",
+        default=(),
+        positional=True,
+        required=True,
+        metavar="FILE",
+    )
+    to: str = option("format", default="", choices=("h5ad", "parquet", "npz"), required=True)
+    out: str | None = out_option("file to write", default_text="beside the first, without the split")
+
+
+FEATURES_COMMANDS = {"export": Command("extract:export", "write feature files as h5ad, parquet or npz")}
+
+
 def features_flags(parser: argparse.ArgumentParser) -> None:
-    """One job: export."""
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="{export}")
-    export = jobs.add_parser("export", help="write feature files as h5ad, parquet or npz")
-    export.add_argument("files", nargs="+", help="feature files of one encoder (.pt), one per split")
-    export.add_argument("--to", required=True, choices=["h5ad", "parquet", "npz"], help="format")
-    export.add_argument("-o", "--output", help="file to write (default: beside the first, without the split)")
+    """Add the commands of the group."""
+    add_commands(parser, FEATURES_COMMANDS)
 
 
 def features_command(args: argparse.Namespace) -> int:
     """Write feature files in a format of other tools, with names, labels, groups
     and splits; `histobench run --features` reads them again.
+
+    Example:
+      histobench features export results/features/*uni_v1*.pt --to h5ad
+    """
+    return FEATURES_COMMANDS[args.job].run(args)
+
+
+def export_command(args: ExportFlags) -> int:
+    """Write the feature files of one encoder as h5ad, parquet or npz.
 
     Example:
       histobench features export results/features/*uni_v1*.pt --to h5ad
@@ -126,7 +134,7 @@ def features_command(args: argparse.Namespace) -> int:
     stem = files[0].stem
     for split in ("_train", "_val", "_test"):
         stem = stem.removesuffix(split)
-    target = Path(args.output) if args.output else files[0].with_name(f"{stem}.{args.to}")
+    target = Path(args.out) if args.out else files[0].with_name(f"{stem}.{args.to}")
     say(f"written: {export_features(list(map(load, files)), target, args.to)}")
     return 0
 

@@ -6,10 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_data import LARGEST
-from histobench.core.records import add_flags, given_flags, options_of
-from histobench.core.text import listed
-from histobench.roi.options import Origin, TargetOptions
+from histobench.core.records import option, options_of, record
+from histobench.roi.options import DATA_GROUP, Origin, TargetOptions
 
 if TYPE_CHECKING:
     from histobench.roi.data.source import DatasetSource
@@ -17,66 +15,52 @@ if TYPE_CHECKING:
     from histobench.work.engines import Engine
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return value
+#: Help texts that several commands share.
+DATA = "CSV file, folder of class folders, TAR shards, or name of a public dataset"
+WEIGHTS = "checkpoint, folder of checkpoints, or table like model_weights.json"
+SKIP_FAILED = "run the other encoders if some are unknown or have no weights (default: start nothing)"
+ENGINE_GROUP = "advanced: where it runs (docs/how-to/cluster.md)"
 
 
-def seed(text: str) -> int:
-    """A whole number of at least 0 that tables can hold."""
-    digits = text.strip()
-    if not digits.isdecimal() or len(digits) > 19 or int(digits) > LARGEST:
-        shown = text if len(text) <= 40 else f"{text[:40]}..."
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number of at least 0 (at most {LARGEST}), found {shown!r}"
-        )
-    return int(digits)
+def out_option(help: str, *, default: str | None = None, **more: Any) -> Any:
+    """Declare `--out`: the file or folder that a command writes."""
+    return option(help, default=default, also=("-o",), old=("--output",), **more)
 
 
-def required(text: str, flag: str, what: str) -> list[str]:
-    """The items of a comma-separated flag, at least one; `what` they are is said where there is none."""
-    items = listed(text)
-    if not items:
-        raise HistobenchError(f"{flag} is empty: name at least one {what}")
-    return items
+def verbose_option(help: str, **more: Any) -> Any:
+    """Declare `--verbose`."""
+    return option(help, default=False, also=("-v",), **more)
 
 
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """The results folder of a command that reads one."""
-    parser.add_argument(
-        "results",
-        nargs="?",
-        default="results",
-        help="results folder, searched with all its subfolders (default: results)",
+@record
+class DataFlags(Origin):
+    """How the dataset of a command is read; the command declares where it is."""
+
+    classes: str | None = option(
+        "class mapping file",
+        default=None,
+        old=("--class2id_txt", "--class2id"),
+        default_text="from the labels or folder names",
+        group=DATA_GROUP,
+        kw_only=True,
     )
-
-
-# How a dataset is read.
-
-
-def add_source_flags(parser: Any, *, target: bool = True) -> None:
-    """Split, groups, sites and (where `target` is wanted) the target; to a parser or a group of arguments."""
-    add_flags(parser, (*options_of(Origin), *(options_of(TargetOptions) if target else ())))
-
-
-def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
-    """The dataset that the flags describe."""
-    from histobench.roi.data.source import DatasetSource
-
-    return DatasetSource(
-        source,
-        classes_file=args.class2id_txt,
-        name=args.dataset_name,
-        seed=args.seed,
-        **given_flags(args, options_of(Origin)),
-        **(given_flags(args, options_of(TargetOptions)) if "target" in args else {}),
+    name: str | None = option(
+        "name of the dataset",
+        default=None,
+        old=("--dataset_name",),
+        default_text="from the file name",
+        group=DATA_GROUP,
+        kw_only=True,
     )
+    seed: int = option("seed of the split", default=0, least=0, group=DATA_GROUP, kw_only=True)
+
+    def source(self, data: str) -> DatasetSource:
+        """Return the dataset that the flags describe."""
+        from histobench.roi.data.source import DatasetSource
+
+        names = [each.name for kind in (Origin, TargetOptions) for each in options_of(kind)]
+        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return DatasetSource(data, classes_file=self.classes, name=self.name, seed=self.seed, **given)
 
 
 # Where a plan runs: this process, a Ray cluster, Slurm.
@@ -90,40 +74,62 @@ _ENGINES_OF_FLAG = {
 }
 
 
-def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
-    """`--engine` of a run of agents, whose workers are all alike."""
-    add_engine_choice(group, "local: this process (default); ray: a Ray cluster; slurm: Slurm jobs")
-    group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
-    group.add_argument(
-        "--slurm", metavar="KEY=VALUE,...", help="options of the Slurm jobs, such as partition=cpu,mem=8G"
+@record
+class EngineFlags:
+    """Which engine does the work."""
+
+    engine: str = option(
+        "local: this process; ray: a Ray cluster; slurm: Slurm jobs",
+        default="local",
+        choices=("local", "ray", "slurm"),
+        group=ENGINE_GROUP,
+    )
+    ray_address: str | None = option(
+        "address of the Ray cluster",
+        default=None,
+        default_text="the one of this machine, else a new one",
+        group=ENGINE_GROUP,
     )
 
 
-def add_engine_choice(group: argparse._ArgumentGroup, which: str) -> None:
-    """`--engine` and the address of a Ray cluster."""
-    group.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=which)
-    group.add_argument(
-        "--ray-address", help="address of the Ray cluster (default: the one of this machine, else a new one)"
+@record
+class WorkersFlags(EngineFlags):
+    """The engine of a run of agents, whose workers are all alike."""
+
+    workers: int | None = option(
+        "processes that share the episodes", default=None, default_text="4", group=ENGINE_GROUP
     )
+    slurm: str | None = option(
+        "options of the Slurm jobs, such as partition=cpu,mem=8G",
+        default=None,
+        metavar="KEY=VALUE,...",
+        group=ENGINE_GROUP,
+    )
+
+
+def engine_of(args: argparse.Namespace) -> str:
+    """Return the engine that is asked for."""
+    return args.engine or EngineFlags.engine
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:
     """Raise where a flag belongs to another engine than the one that is asked for."""
     for flag, engines in _ENGINES_OF_FLAG.items():
-        if getattr(args, flag, None) is not None and args.engine not in engines:
+        if getattr(args, flag, None) is not None and engine_of(args) not in engines:
             raise HistobenchError(f"--{flag.replace('_', '-')} needs --engine {' or '.join(engines)}")
 
 
 def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
     """The engine that is asked for; flags of another one are a mistake."""
     check_engine_flags(args)
-    if args.engine == "local":
+    engine = engine_of(args)
+    if engine == "local":
         from histobench.roi.units.local_engine import LocalEngine
 
         return LocalEngine()
     if plan.settings.no_cache:
         raise HistobenchError("--no-cache needs --engine local: workers share the cache")
-    if args.engine == "ray":
+    if engine == "ray":
         from histobench.work.engines import RayEngine
 
         return RayEngine(args.ray_address)

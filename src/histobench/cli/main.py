@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from histobench.cli.entry import Command, completions, end_on_signals, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
+from histobench.core.records import option, record
 from histobench.core.version import __version__
 
 #: The commands in the groups of `histobench --help`. Each is imported when it is run.
@@ -32,7 +33,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     "results": {
         "compare": Command("compare:compare", "rank encoders, with paired tests"),
         "bootstrap": Command(
-            "bootstrap:bootstrap", "compute percentile bootstrap intervals as HistoROIBench"
+            "bootstrap:bootstrap", "compute HistoROIBench-style percentile bootstrap intervals"
         ),
         "choose": Command("compare:choose", "list the encoders that meet your conditions, with evidence"),
         "similarity": Command("compare:similarity", "measure how alike encoders are"),
@@ -85,12 +86,20 @@ def _run(arguments: list[str]) -> int:
     return run_command(command, rest, prog=f"histobench {name}")
 
 
-def completion_flags(parser: argparse.ArgumentParser) -> None:
-    """The shell."""
-    parser.add_argument("shell", choices=("bash", "zsh"), help="shell that completes the commands")
+@record
+class CompletionFlags:
+    """The flags of `completion`."""
+
+    shell: str = option(
+        "shell that completes the commands",
+        default="",
+        choices=("bash", "zsh"),
+        positional=True,
+        required=True,
+    )
 
 
-def completion_command(args: argparse.Namespace) -> int:
+def completion_command(args: CompletionFlags) -> int:
     """Print a script that completes commands and flags in a shell.
 
     Examples:

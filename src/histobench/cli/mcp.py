@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from histobench.cli.flags import positive, required, seed
+from histobench.cli.flags import DATA, WEIGHTS, DataFlags
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
 
 HOST = "127.0.0.1"
+_INFERENCE = "inference"
 
 
-def mcp_flags(parser: argparse.ArgumentParser) -> None:
-    """The folder, the encoders and the transport."""
-    parser.add_argument(
-        "--data", required=True, help="folder of class folders, or a CSV of images and labels"
+@record
+class McpFlags(DataFlags):
+    """The flags of `mcp`."""
+
+    data: str = option(DATA, default="", required=True)
+    encoders: tuple[str, ...] = option("encoders", default=(), required=True, metavar="NAME,...")
+    disclose: bool = option(
+        "show the assistant the encoders' names and test accuracies",
+        default=False,
+        default_text="A, B, ... without",
     )
-    parser.add_argument("--encoders", required=True, help="encoders, separated by commas")
-    parser.add_argument(
-        "--disclose",
-        action="store_true",
-        help="show the assistant the encoders' names and test accuracies (default: A, B, ... without)",
-    )
-    parser.add_argument("--classes", help="class mapping file")
-    parser.add_argument(
-        "--split", help="shares of train/val/test if the data has no split (default: 0.6/0.2/0.2 for folders)"
-    )
-    parser.add_argument("--group-regex", help="regular expression that finds the patient or slide in a path")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
-    parser.add_argument("--prompts", type=Path, help="prompt file for zero_shot")
-    parser.add_argument(
-        "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
-    )
-    parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
-    parser.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
-    parser.add_argument(
-        "--http",
-        type=positive,
+    http: int | None = option(
+        f"serve HTTP on {HOST}:PORT/mcp",
+        default=None,
+        least=1,
         metavar="PORT",
-        help=f"serve HTTP on {HOST}:PORT/mcp (default: standard input and output)",
+        default_text="standard input and output",
     )
+    prompts: Path | None = option("prompt file for zero_shot", default=None, group=_INFERENCE)
+    weights: str | None = option(WEIGHTS, default=None, metavar="PATH", group=_INFERENCE)
+    device: str | None = option(
+        "cpu, cuda:0, ...", default=None, default_text="the GPU if there is one", group=_INFERENCE
+    )
+    num_workers: int = option("loading workers", default=8, least=0, group=_INFERENCE)
 
 
-def mcp_command(args: argparse.Namespace) -> int:
+def mcp_command(args: McpFlags) -> int:
     """Offer encoders as tools to any assistant that supports the Model Context
     Protocol (MCP).
 
@@ -62,7 +59,6 @@ def mcp_command(args: argparse.Namespace) -> int:
 
     from histobench.consult.study_plan import StudyPlan
     from histobench.core.progress import Progress
-    from histobench.roi.data.source import load_dataset
     from histobench.roi.options import Settings
 
     try:
@@ -72,12 +68,11 @@ def mcp_command(args: argparse.Namespace) -> int:
             "the server needs the mcp package, version 2: pip install histobench[mcp]"
         ) from error
 
-    names = tuple(dict.fromkeys(required(args.encoders, "--encoders", "encoder")))
+    names = tuple(dict.fromkeys(args.encoders))
     place = Path(args.data)
-    split = args.split or ("0.6/0.2/0.2" if place.is_dir() and not (place / "test").is_dir() else None)
-    dataset = load_dataset(
-        place, classes_file=args.classes, split=split, group_regex=args.group_regex, seed=args.seed
-    )
+    is_plain_folder = place.is_dir() and not (place / "test").is_dir()
+    split = args.split or ("0.6/0.2/0.2" if is_plain_folder else None)
+    dataset = replace(args, split=split).source(args.data).load()
     plan = StudyPlan(
         names,
         (),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.flags import add_workers_arguments, check_engine_flags
+from histobench.cli.flags import WorkersFlags, check_engine_flags, engine_of
 from histobench.cli.terminal import labelled, open_terminal, plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
-from histobench.core.records import add_flags, options_of
+from histobench.core.records import add_flags, option, options_of, record
 from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -186,10 +186,9 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """The options of a run of agents, and where it runs."""
-    add_flags(parser, options_of(RunOptions))
+    """Add the options of a run of agents, and where it runs."""
+    add_flags(parser, [*options_of(RunOptions), *options_of(WorkersFlags)])
     parser.add_argument("--no-gt", dest="gt", action="store_false", default=None, help=argparse.SUPPRESS)
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -209,10 +208,10 @@ def run_command(args: argparse.Namespace) -> int:
       histobench mint run --constrain --limit 4 --k 2                the first four of them, two actions each
       histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
       histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
-      histobench mint run --config configs/ --output data/outputs
+      histobench mint run --config configs/ --results data/outputs
       histobench mint run --agent openai:M@http://node:8000/v1 --tasks reasoning --engine slurm --workers 8
     """
-    if args.engine != "local":
+    if engine_of(args) != "local":
         return run_elsewhere(args)
     check_engine_flags(args)
     from histobench.mint.runs.play import play
@@ -318,16 +317,18 @@ class _Glances:
 # `histobench mint configs`.
 
 
-def configs_flags(parser: argparse.ArgumentParser) -> None:
-    """The output folder, models and tasks."""
-    parser.add_argument("folder", help="folder to write to")
-    parser.add_argument(
-        "--model", action="append", help="model to use instead of the published ones; repeatable"
+@record
+class ConfigsFlags:
+    """The flags of `mint configs`."""
+
+    out: str = option("folder to write to", default="", positional=True, required=True, metavar="FOLDER")
+    model: tuple[str, ...] = option(
+        "model to use instead of the published ones; repeatable", default=(), metavar="NAME"
     )
-    parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
+    tasks: tuple[str, ...] = option("datasets or families", default=(), default_text="all")
 
 
-def configs_command(args: argparse.Namespace) -> None:
+def configs_command(args: ConfigsFlags) -> None:
     """Write the experiment matrix as JSON files, one per cell, in the published
     folder layout.
 
@@ -341,10 +342,10 @@ def configs_command(args: argparse.Namespace) -> None:
     from histobench.mint.configs.datasets import select_datasets
     from histobench.mint.configs.matrix import write_configs
 
-    names = [name.strip() for name in args.tasks.split(",")] if args.tasks else None
+    names = list(args.tasks) or None
     agents = None
     if args.model:
         first = datasets.EVALUATED_MODEL_LIST[0]
         agents = [{**first, "config": {**first["config"], "model_name": name}} for name in args.model]
-    written = write_configs(args.folder, agents=agents, datasets=select_datasets(names))
-    say(f"{len(written)} configurations written to {args.folder}")
+    written = write_configs(args.out, agents=agents, datasets=select_datasets(names))
+    say(f"{len(written)} configurations written to {args.out}")

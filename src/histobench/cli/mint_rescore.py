@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.cli.flags import out_option
 from histobench.cli.terminal import plain_table, whole_lines
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
 
 if TYPE_CHECKING:
     from histobench.mint.envs.turn_loop import Budget
@@ -19,23 +20,21 @@ if TYPE_CHECKING:
     from histobench.mint.tasks.base import Rule, Task
 
 
-def rescore_flags(parser: argparse.ArgumentParser) -> None:
-    """What to rescore and how."""
-    parser.add_argument("results", help="folder of runs, or of recordings")
-    parser.add_argument(
-        "--rule", default="strict", help="strict (default), published or recorded; separate several by commas"
+@record
+class RescoreFlags:
+    """The flags of `mint rescore`."""
+
+    results: str = option("folder of runs, or of recordings", default="", positional=True, required=True)
+    rule: tuple[str, ...] = option(
+        "scoring rules, separated by commas", default=("strict",), metavar="strict|published|recorded,..."
     )
-    parser.add_argument("--data", help="folder of the datasets (default: data/processed)")
-    parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
-    parser.add_argument(
-        "--act", action="store_true", help="also replay household episodes (slow; needs the ALFWorld engine)"
-    )
-    parser.add_argument(
-        "-o", "--output", help="write the outcomes of one rule to this .csv (for `mint table`)"
-    )
+    tasks: tuple[str, ...] = option("datasets or families", default=(), default_text="all")
+    data: str | None = option("folder of the datasets", default=None, default_text="data/processed")
+    act: bool = option("also replay household episodes (slow; needs the ALFWorld engine)", default=False)
+    out: str | None = out_option("write the outcomes of one rule to this .csv (for `mint table`)")
 
 
-def rescore_command(args: argparse.Namespace) -> None:
+def rescore_command(args: RescoreFlags) -> None:
     """Apply a scoring rule to finished runs, without calling any model again.
 
     `strict` is the default rule of histobench; `published` is the rule of the
@@ -51,11 +50,10 @@ def rescore_command(args: argparse.Namespace) -> None:
     from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
-    rules = [as_rule(name.strip()) for name in args.rule.split(",")]
-    if args.output and len(rules) > 1:
-        raise HistobenchError("--output takes the outcomes of one rule; give one --rule")
-    names = None if args.tasks is None else [name.strip() for name in args.tasks.split(",")]
-    wanted = None if names is None else {dataset.name for dataset in choose_datasets(names)}
+    rules = [as_rule(name) for name in args.rule]
+    if args.out and len(rules) > 1:
+        raise HistobenchError("--out takes the outcomes of one rule; give one --rule")
+    wanted = {dataset.name for dataset in choose_datasets(list(args.tasks))} if args.tasks else None
     tasks = _Tasks(Path(args.results), args.data, act=args.act)
     by_dataset: dict[str, _Tally] = defaultdict(_Tally)
     by_run: dict[str, _Tally] = defaultdict(_Tally)
@@ -82,8 +80,8 @@ def rescore_command(args: argparse.Namespace) -> None:
             "tests with an object that compares equal to everything",
             soft_wrap=True,
         )
-    if args.output:
-        write_outcome_table(args.output, outcomes)
+    if args.out:
+        write_outcome_table(args.out, outcomes)
 
 
 @dataclass(frozen=True)

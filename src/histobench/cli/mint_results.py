@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flags import positive, seed
+from histobench.cli.flags import out_option
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import plain_table, print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
-from histobench.core.records import Declared, add_flags, options_of
+from histobench.core.records import Declared, add_flags, from_flags, option, options_of, record
 from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -30,34 +30,44 @@ if TYPE_CHECKING:
     from histobench.statistics.tests import Agreement
 
 
-def table_flags(parser: argparse.ArgumentParser) -> None:
-    """The runs and the form of the table."""
-    parser.add_argument("results", nargs="+", help="outcome tables, recordings or folders of runs")
-    parser.add_argument(
-        "--feedback-model", default="gpt-4-0613", help="expert of the feedback column (default: gpt-4-0613)"
+_COUNTED = "what counts"
+
+
+@record
+class RunsFlags:
+    """The runs of a command that reads several."""
+
+    results: tuple[str, ...] = option(
+        "folders of runs, recordings or outcome tables",
+        default=(),
+        positional=True,
+        required=True,
+        metavar="RESULTS",
     )
-    parser.add_argument(
-        "--feedback-type", default="no_GT-textual", help="kind of its feedback (default: no_GT-textual)"
+
+
+@record
+class TableFlags(RunsFlags):
+    """The flags of `mint table`."""
+
+    by: str = option(
+        "one row per model (all), task family or dataset", default="all", choices=("all", "family", "dataset")
     )
-    parser.add_argument(
-        "--by",
-        choices=("all", "family", "dataset"),
-        default="all",
-        help="one row per model (default), task family or dataset",
-    )
-    parser.add_argument(
-        "--intervals", action="store_true", help="add 95 %% intervals and what the agents did"
-    )
-    parser.add_argument(
-        "--failures",
+    intervals: bool = option("add 95 % intervals and what the agents did", default=False)
+    json: str | None = option("also write the table to this file, in the published shape", default=None)
+    failures: str | None = option(
+        "outcomes that count as failures, separated by commas, or all; other episodes are excluded from "
+        "every rate",
+        default=None,
         metavar="OUTCOMES",
-        help="outcomes that count as failures, separated by commas, or all; other episodes are excluded from "
-        "every rate (default: all except checker_error and provider_failure, which are played again)",
+        default_text="all except checker_error and provider_failure, which are played again",
+        group=_COUNTED,
     )
-    parser.add_argument("--json", help="also write the table to this file, in the published shape")
+    feedback_model: str = option("expert of the feedback column", default="gpt-4-0613", group=_COUNTED)
+    feedback_type: str = option("kind of its feedback", default="no_GT-textual", group=_COUNTED)
 
 
-def table_command(args: argparse.Namespace) -> None:
+def table_command(args: TableFlags) -> None:
     """Print the leaderboard: success rate SRk for every budget of k actions, slope
     per turn, and gain from expert feedback.
 
@@ -248,16 +258,17 @@ def _number(value: float | None, decimals: int = 2, *, sign: bool = False) -> st
 ALPHA = 0.05
 
 
-def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """The runs and the two agents, each with its expert if it had one."""
-    parser.add_argument("results", nargs="+", help="folders of runs, recordings or outcome tables")
-    parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
-    parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
-    parser.add_argument("--k", type=int, default=5, help="budget of actions (default: 5)")
-    parser.add_argument("--seed", type=seed, default=0, help="ignored; accepted for older commands")
+@record
+class CompareFlags(RunsFlags):
+    """The flags of `mint compare`."""
+
+    first: str = option("MODEL or MODEL+EXPERT[/KIND]", default="", required=True)
+    second: str = option("MODEL or MODEL+EXPERT[/KIND]", default="", required=True)
+    k: int = option("budget of actions", default=5)
+    seed: int = option("ignored; accepted for older commands", default=0)
 
 
-def compare_command(args: argparse.Namespace) -> None:
+def compare_command(args: CompareFlags) -> None:
     """Compare two agents (or one with and without an expert) on the tasks that both
     have played.
 
@@ -298,14 +309,15 @@ def compare_command(args: argparse.Namespace) -> None:
 FORMATS = ("dataset", "inspect", "otel", "jsonl")
 
 
-def export_flags(parser: argparse.ArgumentParser) -> None:
-    """The runs, the format and the output."""
-    parser.add_argument("results", nargs="+", help="folders of runs, or results.jsonl files")
-    parser.add_argument("--to", choices=FORMATS, required=True, help="output format")
-    parser.add_argument("-o", "--output", required=True, help="output folder; for otel and jsonl, a file")
+@record
+class ExportFlags(RunsFlags):
+    """The flags of `mint export`."""
+
+    to: str = option("output format", default="", choices=FORMATS, required=True)
+    out: str = out_option("output folder; for otel and jsonl, a file", default="", required=True)
 
 
-def export_command(args: argparse.Namespace) -> None:
+def export_command(args: ExportFlags) -> None:
     """Export finished runs for other programs.
 
       --to dataset   a folder for the Hugging Face Hub: data/*.parquet and a README.md
@@ -323,7 +335,7 @@ def export_command(args: argparse.Namespace) -> None:
     episodes = list(read_files(files))
     if not episodes:
         raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
-    output, left_out = Path(args.output), 0
+    output, left_out = Path(args.out), 0
     if args.to == "dataset":
         from histobench.mint.exchange.dataset_folder import write_dataset_folder
 
@@ -349,13 +361,17 @@ def export_command(args: argparse.Namespace) -> None:
 # `histobench mint import`.
 
 
-def import_flags(parser: argparse.ArgumentParser) -> None:
-    """The logs and the table to write."""
-    parser.add_argument("logs", nargs="+", help="Inspect logs (.eval or .json)")
-    parser.add_argument("-o", "--output", required=True, help="table to write (.csv)")
+@record
+class ImportFlags:
+    """The flags of `mint import`."""
+
+    logs: tuple[str, ...] = option(
+        "Inspect logs (.eval or .json)", default=(), positional=True, required=True, metavar="LOG"
+    )
+    out: str = out_option("table to write (.csv)", default="", required=True)
 
 
-def import_command(args: argparse.Namespace) -> None:
+def import_command(args: ImportFlags) -> None:
     """Import Inspect logs of any benchmark as a table of outcomes that `mint table`
     and `mint compare` read.
 
@@ -376,8 +392,8 @@ def import_command(args: argparse.Namespace) -> None:
     outcomes = [outcome for log in args.logs for outcome in import_outcomes(log)]
     if not outcomes:
         raise HistobenchError("no sample of these logs has a score that says solved or not solved")
-    write_outcome_table(args.output, outcomes)
-    say(f"{len(outcomes)} episodes in {args.output}")
+    write_outcome_table(args.out, outcomes)
+    say(f"{len(outcomes)} episodes in {args.out}")
 
 
 # `histobench mint grade`.
@@ -395,22 +411,23 @@ _OF_A_RUN = {
 }
 
 
+@record
+class GradeFlags:
+    """The flags of `mint grade` besides those that it shares with `mint run`."""
+
+    results: str = option("folder of finished runs", default="", positional=True, required=True)
+    rubric: str = option("YAML file with `rubric`, `grades` and `passes`", default="", required=True)
+    grader: tuple[str, ...] = option(
+        "models that grade, as --agent of `mint run`; repeatable", default=(), required=True, metavar="AGENT"
+    )
+    labels: str | None = option("sample.csv with its column `label` filled by a person", default=None)
+    sample: int = option("answers for a person to label", default=50, least=1)
+    seed: int = option("seed of the sample", default=0)
+
+
 def grade_flags(parser: argparse.ArgumentParser) -> None:
-    """The runs, the rubric and the graders."""
-    parser.add_argument("results", help="folder of finished runs")
-    parser.add_argument("--rubric", required=True, help="YAML file with `rubric`, `grades` and `passes`")
-    parser.add_argument(
-        "--grader",
-        action="append",
-        required=True,
-        help="model that grades, as --agent of `mint run`; repeatable",
-    )
-    parser.add_argument("--labels", help="sample.csv with its column `label` filled by a person")
-    parser.add_argument(
-        "--sample", type=positive, default=50, help="answers for a person to label (default: 50)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    add_flags(parser, _options_of_grading())
+    """Add the flags of the command, and those that it shares with `mint run`."""
+    add_flags(parser, [*options_of(GradeFlags), *_options_of_grading()])
 
 
 def _options_of_grading() -> list[Declared]:
@@ -419,7 +436,9 @@ def _options_of_grading() -> list[Declared]:
     for name, text in _OF_A_RUN.items():
         if text:
             found[name] = replace(found[name], said=replace(found[name].said, help=text, default_text=None))
-    found["output"] = replace(found["output"], default=_OUTPUT)
+    output = found["output"]
+    flag = replace(output.said, flag="--out", old=("--output",))
+    found["output"] = replace(output, default=_OUTPUT, said=flag)
     return list(found.values())
 
 
@@ -445,16 +464,17 @@ def grade_command(args: argparse.Namespace) -> int:
     from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric, write_sample
     from histobench.mint.runs.play import open_terms
 
+    flags = from_flags(GradeFlags, args)
     options = RunOptions.of(argparse.Namespace(**{name: getattr(args, name) for name in _OF_A_RUN}))
-    specs = [parse_agent(text) for text in args.grader]
+    specs = [parse_agent(text) for text in flags.grader]
     for spec, times in Counter(map(str, specs)).items():
         if times > 1:
             raise HistobenchError(f"--grader {spec} is given twice")
-    rubric = read_rubric(args.rubric)
-    labels = read_labels(args.labels, rubric) if args.labels else None
-    answers = read_answers(args.results)[: args.limit]
+    rubric = read_rubric(flags.rubric)
+    labels = read_labels(flags.labels, rubric) if flags.labels else None
+    answers = read_answers(flags.results)[: args.limit]
     if not answers:
-        raise HistobenchError(f"no episode in {args.results} has given an answer")
+        raise HistobenchError(f"no episode in {flags.results} has given an answer")
     output = Path(options.output or _OUTPUT)
     terms = open_terms(options, output, specs)
     sampling = Sampling(max_tokens=options.max_tokens)
@@ -473,7 +493,7 @@ def grade_command(args: argparse.Namespace) -> int:
         say(f"stopped: {stopped}")
         return INCOMPLETE
     if not (output / SAMPLE).exists():  # a person may be at work on it
-        write_sample(output / SAMPLE, graded, args.sample, seed=args.seed)
+        write_sample(output / SAMPLE, graded, flags.sample, seed=flags.seed)
     if not labels:
         whole_lines().print(
             f"Next: fill the column `label` of {output / SAMPLE}, then repeat with --labels to check the "

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
+from histobench.cli.flags import WEIGHTS
 from histobench.cli.terminal import count_of, print_columns, say
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
 from histobench.roi.encoders.encoder_catalogue import describe, markdown_table, rows
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.registry import get_spec, list_encoders
 
 
-def models_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `histobench models`."""
-    parser.add_argument("action", nargs="?", choices=["show"], help="show: print all facts of one encoder")
-    parser.add_argument("name", nargs="?", help="the encoder, e.g. uni_v2 or virchow2@cls")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
-    parser.add_argument("--zero-shot", action="store_true", help="list only encoders with a text tower")
-    parser.add_argument(
-        "--present", action="store_true", help="list only encoders whose weights are on this machine"
+@record
+class ModelsFlags:
+    """The flags of `models`."""
+
+    action: str | None = option(
+        "show: print all facts of one encoder",
+        default=None,
+        choices=("show",),
+        positional=True,
+        metavar="show",
     )
-    parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
+    name: str | None = option(
+        "the encoder, e.g. uni_v2 or virchow2@cls", default=None, positional=True, metavar="NAME"
+    )
+    present: bool = option("list only encoders whose weights are on this machine", default=False)
+    zero_shot: bool = option("list only encoders with a text tower", default=False)
+    weights: str | None = option(WEIGHTS, default=None, metavar="PATH")
+    markdown: bool = option("print the table as Markdown", default=False)
+    json: bool = option("print the facts as JSON", default=False)
 
 
-def models_command(args: argparse.Namespace) -> int:
+def models_command(args: ModelsFlags) -> int:
     """List the encoders, or show everything about one of them.
 
     Examples:

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from histobench.cli.flags import add_results
+from histobench.cli.flags import out_option
 from histobench.cli.terminal import bars, open_terminal
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, options_of, record
+from histobench.roi.result_options import ReadsResults
+
+SPEED = "speed"
 
 
-def report_flags(parser: argparse.ArgumentParser) -> None:
-    """The results, the output folder and what to show."""
-    add_results(parser)
-    parser.add_argument("-o", "--output", default="site", help="folder of the site (default: site)")
-    add_site_arguments(parser)
-
-
-def add_site_arguments(parser: argparse.ArgumentParser) -> None:
+@record
+class SiteFlags(ReadsResults):
     """The flags that `report` and `serve` share."""
-    parser.add_argument(
-        "--images",
-        action="append",
+
+    images: tuple[str, ...] = option(
+        "where the test images are (CSV, folder or TAR shards); repeatable",
+        default=(),
+        default_text="as in the run",
         metavar="[DATASET=]SOURCE",
-        help="where the test images are (CSV, folder or TAR shards); repeatable (default: as in the run)",
     )
-    parser.add_argument("--title", default="", help="title of the site (default: the name of the folder)")
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="check the files of every dataset and draw every map, even if there are many (slow)",
+    title: str = option("title of the site", default="", default_text="the name of the folder")
+    thorough: bool = option(
+        "check the files of every dataset and draw every map, even if there are many (slow)",
+        default=False,
+        group=SPEED,
     )
-    parser.add_argument(
-        "--num_workers",
-        type=int,
-        default=min(os.cpu_count() or 1, 8),
-        help="processes (default: one per core)",
+    num_workers: int | None = option(
+        "processes", default=None, least=0, default_text="one per core, at most 8", group=SPEED
     )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `build_site` takes."""
+        given = {each.name: getattr(self, each.name) for each in options_of(SiteFlags)}
+        del given["results"]
+        workers = given.pop("num_workers")
+        given["workers"] = min(os.cpu_count() or 1, 8) if workers is None else workers
+        return {**given, "images": image_sources(self.images)}
 
-def report_command(args: argparse.Namespace) -> int:
+
+@record
+class ReportFlags(SiteFlags):
+    """The flags of `report`."""
+
+    out: str = out_option("folder of the site", default="site")
+
+
+def report_command(args: ReportFlags) -> int:
     """Write a web site of a results folder: leaderboard, datasets, runs,
     comparisons, methods.
 
@@ -60,30 +73,27 @@ def report_command(args: argparse.Namespace) -> int:
     from histobench.cli.compare import told_of_damage
     from histobench.report.site import build_site, check_apart
 
-    check_apart(Path(args.output), Path(args.results))
+    check_apart(Path(args.out), Path(args.results))
     console = open_terminal()
     with bars(console, MofNCompleteColumn(), TimeElapsedColumn()) as progress:
         page = build_site(
             args.results,
-            args.output,
-            images=image_sources(args.images),
-            title=args.title,
-            thorough=args.thorough,
-            workers=args.num_workers,
+            args.out,
+            **args.settings,
             on_progress=progress,
         )
     console.print(f"Open in a browser: {page}", soft_wrap=True)
     return told_of_damage(Path(args.results))
 
 
-def image_sources(given: list[str] | None) -> dict[str, str]:
+def image_sources(given: Sequence[str]) -> dict[str, str]:
     """`--images` as dataset -> source; without a name the source is for every dataset.
 
     >>> image_sources(["a.csv", "CRC=b/"])
     {'': 'a.csv', 'CRC': 'b/'}
     """
     sources: dict[str, str] = {}
-    for text in given or []:
+    for text in given:
         name, equals, source = text.partition("=")
         key, value = (name, source) if equals and not os.path.exists(text) else ("", text)
         if key in sources:
@@ -95,16 +105,20 @@ def image_sources(given: list[str] | None) -> dict[str, str]:
 # `histobench serve`.
 
 
-def serve_flags(parser: argparse.ArgumentParser) -> None:
-    """The results and the address."""
-    add_results(parser)
-    parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0: any free one)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("-o", "--output", help="keep the site in this folder (default: a temporary one)")
-    add_site_arguments(parser)
+@record
+class ServeFlags(SiteFlags):
+    """The flags of `serve`."""
+
+    port: int = option("port; 0: any free one", default=8000, least=0, most=65535)
+    host: str = option("address to listen on", default="127.0.0.1", group="advanced")
+    out: str | None = out_option(
+        "keep the site in this folder",
+        default_text="a temporary one",
+        group="advanced",
+    )
 
 
-def serve_command(args: argparse.Namespace) -> int:
+def serve_command(args: ServeFlags) -> int:
     """Serve the web site of a results folder and update it while runs continue.
 
     By default only this machine can open it (127.0.0.1), and only files of the site
@@ -119,17 +133,15 @@ def serve_command(args: argparse.Namespace) -> int:
 
     results = Path(args.results)
     check_results_folder(results)
-    if args.output:
-        check_apart(Path(args.output), results)
-    if not 0 <= args.port <= 65535:
-        raise HistobenchError(f"--port {args.port}: a port is a number from 0 (any free one) to 65535")
+    if args.out:
+        check_apart(Path(args.out), results)
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
-        site = Path(args.output) if args.output else Path(temporary) / "site"
+        site = Path(args.out) if args.out else Path(temporary) / "site"
         _serve(args, results.resolve(), site.resolve())
     return 0
 
 
-def _serve(args: argparse.Namespace, results: Path, site: Path) -> None:
+def _serve(args: ServeFlags, results: Path, site: Path) -> None:
     from histobench.report.server import SiteServer, follow, snapshot, write_waiting_page
     from histobench.report.site import build_site
     from histobench.report.thumbnails import Cache
@@ -144,10 +156,7 @@ def _serve(args: argparse.Namespace, results: Path, site: Path) -> None:
         build_site(
             results,
             site,
-            images=image_sources(args.images),
-            title=args.title,
-            thorough=args.thorough,
-            workers=args.num_workers,
+            **args.settings,
             live=True,
             cache=cache,
         )

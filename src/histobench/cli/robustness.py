@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import add_source_flags, positive, seed, source_from
+from histobench.cli.flags import DATA, WEIGHTS, DataFlags
 from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview
 from histobench.core.errors import HistobenchError
+from histobench.core.records import option, record
+from histobench.roi.result_options import RobustnessSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,36 +23,43 @@ if TYPE_CHECKING:
 PARTLY = 1
 
 
-def robustness_flags(parser: argparse.ArgumentParser) -> None:
-    """Feature files and how they are measured."""
-    parser.add_argument(
-        "features", nargs="*", help="feature files (.pt) of one or more encoders, or folders of them"
+_IMAGES = "from images (--stress)"
+
+
+@record
+class RobustnessFlags(DataFlags, RobustnessSettings):
+    """The flags of `robustness`."""
+
+    features: tuple[str, ...] = option(
+        "feature files (.pt) of one or more encoders, or folders of them",
+        default=(),
+        positional=True,
+        metavar="FEATURES",
+        kw_only=True,
     )
-    parser.add_argument("-o", "--output", default="./results", help="results folder (default: ./results)")
-    parser.add_argument("--column", action="append", help="site column, or pair; repeatable (default: all)")
-    parser.add_argument("--k", type=positive, help="neighbors of the robustness index (default: automatic)")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of random changes (default: 0)")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print every measure with all notes and reasons"
+    results: str = option(
+        "results folder to write to", default="./results", also=("-o",), old=("--output",), kw_only=True
     )
-    parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
-    images = parser.add_argument_group("from images again")
-    images.add_argument(
-        "--stress",
-        action="store_true",
-        help="change stain, sharpness, compression, ... of test images and measure how features and a linear "
+    verbose: bool = option(
+        "print every measure with all notes and reasons", default=False, also=("-v",), kw_only=True
+    )
+    stress: bool = option(
+        "change stain, sharpness, compression, ... of test images and measure how features and a linear "
         "probe trained on unchanged images respond",
+        default=False,
+        group=_IMAGES,
+        kw_only=True,
     )
-    images.add_argument("--data", help="folder of class folders, CSV, TAR shards or public dataset")
-    images.add_argument("--models", help="encoders, separated by commas")
-    images.add_argument("--stress-images", type=positive, default=200, help="test images (default: 200)")
-    images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
-    images.add_argument("--class2id_txt", help="class mapping file")
-    images.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
-    add_source_flags(images, target=False)
+    data: str | None = option(DATA, default=None, group=_IMAGES, kw_only=True)
+    encoders: tuple[str, ...] = option(
+        "encoders", default=(), old=("--models",), metavar="NAME,...", group=_IMAGES, kw_only=True
+    )
+    stress_images: int = option("test images", default=200, least=1, group=_IMAGES, kw_only=True)
+    weights: str | None = option(WEIGHTS, default=None, metavar="PATH", group=_IMAGES, kw_only=True)
+    debug: bool = False  # of every command
 
 
-def robustness_command(args: argparse.Namespace) -> int:
+def robustness_command(args: RobustnessFlags) -> int:
     """Measure how far features depend on the hospital, scanner or stain instead of
     the tissue. Reads stored features; needs neither images nor a GPU.
 
@@ -60,13 +68,13 @@ def robustness_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench robustness features/ -o results
-      histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner
-      histobench robustness --stress --data tiles.csv --models uni_v1,virchow2 -o results
+      histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --columns scanner
+      histobench robustness --stress --data tiles.csv --encoders uni_v1,virchow2 -o results
     """
     if args.stress:
         return _stress(args)
     if not args.features:
-        raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
+        raise HistobenchError("give feature files (.pt), or --stress with --data and --encoders")
     from histobench.api.site_robustness import measured
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness_tables import FILE, summarise
@@ -74,7 +82,7 @@ def robustness_command(args: argparse.Namespace) -> int:
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, seed=args.seed, device=resolve_device(args.device))
-    output, written = Path(args.output), 0
+    output, written = Path(args.results), 0
     with Busy("reading features"):
         encoders, unreadable = _encoders(args.features)
     if not encoders:
@@ -83,7 +91,7 @@ def robustness_command(args: argparse.Namespace) -> int:
     for name, features in encoders.items():
         problems: dict[str, str] = {}
         with Busy(f"measuring {name[1]} on {name[0]}"):
-            for what, found, _ in measured(name, features, args.column, options, output):
+            for what, found, _ in measured(name, features, args.columns or None, options, output):
                 if not isinstance(found, Exception):
                     written += 1
                 elif isinstance(found, HistobenchError):
@@ -109,20 +117,19 @@ def robustness_command(args: argparse.Namespace) -> int:
     return PARTLY if failed else 0
 
 
-def _stress(args: argparse.Namespace) -> int:
-    from histobench.cli.compare import encoder_names, print_grid
+def _stress(args: RobustnessFlags) -> int:
+    from histobench.cli.compare import print_grid
     from histobench.cli.extract import display
     from histobench.roi.plan.stress import run_stress, stress_grid
 
-    models = [] if args.models is None else encoder_names(args.models)
-    if not args.data or not models or args.features:
-        raise HistobenchError("--stress reads images: give --data and --models instead of feature files")
+    if not args.data or not args.encoders or args.features:
+        raise HistobenchError("--stress reads images: give --data and --encoders instead of feature files")
     console = open_terminal()
-    dataset = source_from(args, args.data).load()
+    dataset = args.source(args.data).load()
     reports = run_stress(
         dataset,
-        models,
-        Path(args.output),
+        args.encoders,
+        Path(args.results),
         images=args.stress_images,
         seed=args.seed,
         device=args.device,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import add_engine_choice, chosen_engine
+from histobench.cli.flags import DATA, SKIP_FAILED, EngineFlags, chosen_engine, engine_of, verbose_option
 from histobench.cli.terminal import (
     Busy,
     count_of,
@@ -21,8 +21,9 @@ from histobench.cli.terminal import (
     say,
 )
 from histobench.core.errors import HistobenchError
-from histobench.core.records import add_flags, given_flags, options_of
-from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
+from histobench.core.records import add_flags, given_flags, option, options_of, record
+from histobench.roi.options import DatasetEntry, plan_options
+from histobench.roi.result_options import ReadsResults
 from histobench.roi.task_catalogue import ON_IMAGES
 
 if TYPE_CHECKING:
@@ -36,46 +37,38 @@ if TYPE_CHECKING:
     from histobench.work.run_folder import RunFolder
 
 
+_FAILURES = "failures and plan files"
+
+
+@record
+class RunFlags(EngineFlags):
+    """The flags of `run` besides the options of a plan and of its datasets."""
+
+    plan: str | None = option(
+        "plan file (YAML); or give --data and --encoders", default=None, positional=True
+    )
+    data: str | None = option(f"{DATA}; separate several by commas", default=None)
+    encoders: str | None = option(
+        "encoders, separated by commas (histobench models lists them)",
+        default=None,
+        old=("--models",),
+        metavar="NAME,...",
+    )
+    results: str | None = option("results folder", default=None, default_text="./results")
+    dry_run: bool = option("print the data, the plan and its cost; compute nothing", default=False)
+    verbose: bool = verbose_option("also print one ranked table per task with all notes")
+    retry_failed: bool = option(
+        "continue the last run: repeat what failed and do what is missing", default=False, group=_FAILURES
+    )
+    skip_failed: bool = option(SKIP_FAILED, default=False, old=("--keep-going",), group=_FAILURES)
+    schema: bool = option("print the JSON schema of plan files, for editors", default=False, group=_FAILURES)
+
+
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """A plan file, or a folder and a list of encoders; the flags are the options of a plan."""
-    parser.add_argument("plan", nargs="?", help="plan file (YAML); or give --data and --models")
-    data = parser.add_argument_group("without a plan file")
-    data.add_argument(
-        "--data",
-        help="folder of class folders, CSV, TAR shards or public dataset; separate several by commas",
-    )
-    data.add_argument("--models", help="encoders, separated by commas (histobench models lists them)")
-    add_flags(data, options_of(DatasetEntry))
-    both = parser.add_argument_group("settings (override the plan file)")
-    both.add_argument("--results", help="results folder (default: ./results)")
-    add_flags(both, [each for each in plan_options() if each.said.group != ENGINE_GROUP])
-    where = parser.add_argument_group(ENGINE_GROUP)
-    add_engine_choice(
-        where,
-        "local: this process (default); ray: a Ray cluster; slurm: Slurm jobs",
-    )
-    add_flags(where, [each for each in plan_options() if each.said.group == ENGINE_GROUP])
-    parser.add_argument(
-        "--retry-failed",
-        action="store_true",
-        help="continue the last run: repeat what failed and do what is missing",
-    )
-    parser.add_argument(
-        "--keep-going",
-        action="store_true",
-        help="run the other encoders if some are unknown or have no weights (default: start nothing)",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the data, the plan and its cost; compute nothing"
-    )
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also print one ranked table per task with all notes"
-    )
-    parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON schema of plan files, for editors",
-    )
+    """Add the flags of the command, then the options of a plan."""
+    own = {each.name: each for each in options_of(RunFlags)}
+    engine = [own.pop(each.name) for each in options_of(EngineFlags)]
+    add_flags(parser, [*own.values(), *options_of(DatasetEntry), *plan_options(), *engine])
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -86,7 +79,7 @@ def run_command(args: argparse.Namespace) -> int:
     interruption. A job that fails does not stop the others.
 
     Examples:
-      histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
+      histobench run --data my_folder --split 0.7/0.1/0.2 --encoders efficientnet-lite0,uni_v1
       histobench run --data labels.csv --features uni_v1=TRIDENT/features_uni_v1
       histobench run bench.yaml --dry-run
     """
@@ -98,16 +91,16 @@ def run_command(args: argparse.Namespace) -> int:
     plan = _plan(args)
     console = open_terminal()
     if args.dry_run:
-        return _print_dry_run(plan, console, keep_going=args.keep_going, engine=args.engine)
+        return _print_dry_run(plan, console, keep_going=bool(args.skip_failed), engine=engine_of(args))
     engine = chosen_engine(args, plan)
     return carry_out(
         plan,
         console,
         heading="Summary",
         engine=engine,
-        retry_failed=args.retry_failed,
-        keep_going=args.keep_going,
-        verbose=args.verbose,
+        retry_failed=bool(args.retry_failed),
+        keep_going=bool(args.skip_failed),
+        verbose=bool(args.verbose),
     )
 
 
@@ -257,19 +250,19 @@ def _plan(args: argparse.Namespace) -> Plan:
     from histobench.roi.plan.plan_file import plan_from, read_plan_values
 
     if bool(args.plan) == bool(args.data):
-        raise HistobenchError("give a plan file, or --data and --models")
+        raise HistobenchError("give a plan file, or --data and --encoders")
     if args.plan and Path(args.plan).is_dir():
         raise HistobenchError(f"{args.plan} is a folder, not a plan file; did you mean --data {args.plan}?")
     if args.plan:
         values, base = read_plan_values(args.plan), Path(args.plan).parent
         where = args.plan
     else:
-        if not args.models and not args.features:
-            raise HistobenchError("--models is missing: name encoders (histobench models lists them)")
+        if not args.encoders and not args.features:
+            raise HistobenchError("--encoders is missing: name encoders (histobench models lists them)")
         options = given_flags(args, options_of(DatasetEntry))
         values = {
             "datasets": [{"source": source.strip(), **options} for source in args.data.split(",")],
-            "encoders": args.models or "",
+            "encoders": args.encoders or "",
         }
         base, where = Path("."), ""
     values |= given_flags(args, plan_options())
@@ -401,14 +394,7 @@ def _duration(seconds: float) -> str:
 STATES = ("done", "running", "waiting", "stale", "failed", "blocked")
 
 
-def status_flags(parser: argparse.ArgumentParser) -> None:
-    """A results folder."""
-    parser.add_argument(
-        "results", nargs="?", default="results", help="results folder of the run (default: results)"
-    )
-
-
-def status_command(args: argparse.Namespace) -> int:
+def status_command(args: ReadsResults) -> int:
     """Show the progress of a run: units done, running, failed and stale per dataset
     and encoder, speed and time left.
 

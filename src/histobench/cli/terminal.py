@@ -182,6 +182,23 @@ def plain_table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
+def parts_that_fit(wide: Sequence[int], width: int, *, lead: int = 1, gap: int = 2) -> list[list[int]]:
+    """The columns of each of the tables that a table is printed as, for columns that are `wide`.
+
+    The first `lead` columns are in each of them; `gap` is between two columns.
+
+    >>> parts_that_fit([3, 40, 40], 100), parts_that_fit([3, 40, 40], 80)
+    ([[0, 1, 2]], [[0, 1], [0, 2]])
+    """
+    parts = [list(range(lead))]
+    for place in range(lead, len(wide)):
+        used = sum(wide[k] + gap for k in (*parts[-1], place)) - gap
+        if used > width and len(parts[-1]) > lead:
+            parts.append(list(range(lead)))
+        parts[-1].append(place)
+    return parts
+
+
 def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
     """Print a table; columns that do not fit follow below, after the first `lead` columns again.
 
@@ -192,22 +209,17 @@ def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
 
     texts = [[str(cell) for cell in column.cells] for column in table.columns]
     wide = [
-        max(map(cell_len, (str(column.header), *cells))) + 2
+        max(map(cell_len, (str(column.header), *cells)))
         for column, cells in zip(table.columns, texts, strict=True)
     ]
-    first = list(range(lead))
-    parts: list[list[int]] = [[*first]]
-    for place in range(lead, len(wide)):
-        if not any(texts[place]):
-            continue
-        if len(parts[-1]) > lead and sum(wide[k] for k in (*parts[-1], place)) - 2 > console.width:
-            parts.append([*first])
-        parts[-1].append(place)
+    shown = [place for place in range(len(wide)) if place < lead or any(texts[place])]
+    parts = parts_that_fit([wide[place] for place in shown], console.width, lead=lead)
     for part in parts:
+        places = [shown[place] for place in part]
         view = Table(box=None, pad_edge=False)
-        for place in part:
+        for place in places:
             view.add_column(table.columns[place].header, justify=table.columns[place].justify)
-        for row in zip(*(texts[place] for place in part), strict=True):
+        for row in zip(*(texts[place] for place in places), strict=True):
             view.add_row(*row)
         console.print(view)
 
@@ -265,13 +277,10 @@ def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], 
         lead = names + (costs and costs + _GAP) if long else max(names, costs)
         return lead + sum(wide(column, long=long) for column in columns) <= width
 
-    blocks: list[list[OverviewColumn]] = [[]]
-    for column in overview.columns:
-        if blocks[-1] and not fits([*blocks[-1], column], long=False):
-            blocks.append([])
-        blocks[-1].append(column)
     if fits(overview.columns, long=True):
         return [(list(overview.columns), True)]
+    widths = [max(names, costs), *(wide(column, long=False) for column in overview.columns)]
+    blocks = [[overview.columns[k - 1] for k in part[1:]] for part in parts_that_fit(widths, width, gap=0)]
     return [(block, fits(block, long=True)) for block in blocks]
 
 

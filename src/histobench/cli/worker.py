@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.core.files import WORKER_PATIENCE, await_file, set_patience
+from histobench.core.records import option, record
 from histobench.roi.units.roi_run import REPORT, RoiRun
 from histobench.work.run_folder import UNITS, RunFolder
 
@@ -26,25 +26,32 @@ STOPPED = 143
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
 
-def worker_flags(parser: argparse.ArgumentParser) -> None:
-    """Which run, and which units of it."""
-    parser.add_argument("track", choices=("roi", "mint", "consult"), help="the kind of run")
-    parser.add_argument("path", help="the folder of a run, in RESULTS/work/runs or OUTPUT/writers/runs")
-    parser.add_argument(
-        "--digest", default="", help="SHA-256 of the only list of units that it does (default: any)"
+@record
+class WorkerFlags:
+    """The flags of `worker`."""
+
+    track: str = option(
+        "the kind of run", default="", choices=("roi", "mint", "consult"), positional=True, required=True
     )
-    parser.add_argument(
-        "--kinds",
+    path: str = option(
+        "the folder of a run, in RESULTS/work/runs or OUTPUT/writers/runs",
         default="",
-        help="roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
-        "mint and consult: play; comma-separated (default: all)",
+        positional=True,
+        required=True,
     )
-    parser.add_argument(
-        "--processes", type=int, default=0, help="roi, on Linux: in so many copies (default: this process)"
+    digest: str = option("SHA-256 of the only list of units to work on", default="", default_text="any")
+    kinds: tuple[str, ...] = option(
+        "roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
+        "mint and consult: play",
+        default=(),
+        default_text="all",
+    )
+    processes: int = option(
+        "number of worker processes (Linux only)", default=0, least=0, default_text="this process"
     )
 
 
-def worker_command(args: argparse.Namespace) -> int:
+def worker_command(args: WorkerFlags) -> int:
     """Do a share of the work of a run.
 
     `histobench run`, `mint run` and `consult run` start workers as local
@@ -64,7 +71,7 @@ def worker_command(args: argparse.Namespace) -> int:
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     known = (*folder.kinds, *((REPORT,) if args.track == "roi" else ()))
     # `collect` was the name of the last kind; jobs that are queued may still use it.
-    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds.split(",") if kind] or known
+    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds] or known
     for kind in kinds:
         if kind not in known:
             raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(known)}")
@@ -75,7 +82,7 @@ def worker_command(args: argparse.Namespace) -> int:
     return _collect(folder) if REPORT in kinds and code == 0 else code
 
 
-def _run_of(args: argparse.Namespace) -> RunFolder:
+def _run_of(args: WorkerFlags) -> RunFolder:
     path = Path(args.path)
     if args.track == "roi":
         return RoiRun(path, args.digest)

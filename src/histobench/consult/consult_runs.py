@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from histobench.consult.arms import parse_arms
 from histobench.consult.findings import StudyFindings, findings_of
-from histobench.consult.playing import ConsultRun, play
+from histobench.consult.playing import play
 from histobench.consult.preparing import prepare as prepare_study
 from histobench.consult.reference_agents import KIND, RULES
 from histobench.consult.study import RUNS, Study, read_contrasts, register_contrasts
 from histobench.consult.study import open_study as read_study
-from histobench.consult.study_plan import StudyPlan, assign_roles, extraction_options
+from histobench.consult.study_plan import ConsultRun, StudyPlan, assign_roles, extraction_options
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
@@ -25,6 +25,7 @@ from histobench.core.parameters import (
     texts,
 )
 from histobench.core.records import options_of
+from histobench.core.renamed import Renamed
 from histobench.mint.runs.play import no_display
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.data.roi_dataset import RoiDataset
@@ -76,7 +77,9 @@ class ConsultRuns:
         """The agents by their names in tables, reference agents last."""
         return self.findings.agents
 
-    def table(self) -> pd.DataFrame:
+    table = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return every measure of every agent in every arm.
 
         Returns
@@ -178,7 +181,7 @@ class ConsultRuns:
         return "\n".join([*lines, *([f"  incomplete: {reason}; run the same again"] if reason else [])])
 
     def _repr_html_(self) -> str:
-        shown = self.table().query("measure in ['final', 'u_right', 'u_wrong', 'discrimination']")
+        shown = self.to_frame().query("measure in ['final', 'u_right', 'u_wrong', 'discrimination']")
         html: str = shown.to_html(index=False, float_format="{:.3f}".format, na_rep="", escape=True)
         return html
 
@@ -259,7 +262,7 @@ def prepare(
     num_workers : int, default 8
         Processes that load images, at most one per core.
     precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
     compile : {"auto", "on", "off"}, default "auto"
         Compile the network; auto: for long jobs.
 
@@ -476,7 +479,7 @@ def table(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = 
     pandas.DataFrame
         As `ConsultRuns.table`.
     """
-    return _opened(study, runs).table()
+    return _opened(study, runs).to_frame()
 
 
 def contrasts(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:

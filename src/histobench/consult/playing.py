@@ -7,7 +7,7 @@ StudyRun(FOLDER)                                                     what worker
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from histobench.consult.arms import ARMS, SEQUENCE_ARMS, random_order, steps_of
 from histobench.consult.consultation import FAMILY, RECORD, ConsultTask, Kept, SequenceMemory
 from histobench.consult.reference_agents import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
 from histobench.consult.study import RUNS, Case, Study, open_study
+from histobench.consult.study_plan import ConsultRun
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
@@ -39,37 +40,6 @@ TURNS = 5
 ANSWERS = 2
 #: Cells of a run with their episodes.
 Planned = list[tuple[PlannedCell, list[Task]]]
-
-
-@dataclass(frozen=True)
-class ConsultRun:
-    """Which arms of a study an agent plays, and how. `options` are those of every run of agents."""
-
-    study: str
-    options: RunOptions
-    arms: str = "all"
-    #: `text` or `native`; by default what the agent is best at (policies: native).
-    calls: str | None = None
-    #: Whether the agent sees the region.
-    pictures: bool = False
-    expert: str | None = None
-    #: Whether agents in sequences are told if their final answers were right.
-    outcomes: bool = False
-
-    @property
-    def is_policy(self) -> bool:
-        """Whether a reference agent plays."""
-        return (self.options.agent or "").startswith(f"{KIND}:")
-
-    @property
-    def how_called(self) -> str:
-        """How tools are called: what was asked for, or what the agent is best at."""
-        return self.calls or ("native" if self.is_policy else "text")
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the agent's model is sampled."""
-        return replace(self.options, calls=self.how_called).sampling
 
 
 @dataclass(frozen=True)

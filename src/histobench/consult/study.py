@@ -26,6 +26,7 @@ from histobench.core.files import (
     write_text,
 )
 from histobench.core.plain_data import parse_json
+from histobench.core.renamed import Renamed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -350,7 +351,9 @@ class Study:
             f"{len(self.facts.arms)} arms ({', '.join(self.facts.arms)}), encoders: {encoders}"
         )
 
-    def frame(self) -> pd.DataFrame:
+    frame = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per case.
 
         Returns

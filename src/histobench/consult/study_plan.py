@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, option, options_of, record
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.configs.cell import CALLS
+from histobench.mint.runs.run_options import RunOptions
 from histobench.roi.options import Settings
 
 #: Encoders in the order in which they are named.
 ROLES = ("strong", "weak", "random")
-_STUDY, _INFERENCE = "study", "inference"
+_STUDY, _INFERENCE, _WHAT = "study", "inference", "what is run"
 
 
 @record
@@ -62,6 +65,55 @@ class StudyPlan:
         group=_INFERENCE,
     )
     settings: Settings = field(default_factory=Settings)
+
+
+@record
+class ReadsStudy:
+    """The study of a command that reads one."""
+
+    study: str = option(
+        "folder that `histobench consult prepare` wrote", default="", positional=True, required=True
+    )
+
+
+@record
+class ConsultRun:
+    """Which arms of a study an agent plays, and how. `options` are those of every run of agents."""
+
+    study: str
+    options: RunOptions
+    arms: str = option(
+        "arms, separated by commas", default="all", default_text="all without an expert", group=_WHAT
+    )
+    calls: str | None = option(
+        "how the agent acts: tags in its text, or function calls",
+        default=None,
+        choices=CALLS,
+        default_text="text; policies: native",
+        group=_WHAT,
+    )
+    pictures: bool = option("the agent sees the region and may look(box)", default=False, group=_WHAT)
+    expert: str | None = option("the agent that gives feedback in the arm expert", default=None, group=_WHAT)
+    outcomes: bool = option(
+        "in sequence arms, tell the agent after each case whether its final answer was right",
+        default=False,
+        group=_WHAT,
+    )
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether a reference agent plays."""
+        return (self.options.agent or "").startswith("policy:")
+
+    @property
+    def how_called(self) -> str:
+        """How tools are called: what was asked for, or what the agent is best at."""
+        return self.calls or ("native" if self.is_policy else "text")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the agent's model is sampled."""
+        return replace(self.options, calls=self.how_called).sampling
 
 
 def extraction_options() -> list[Declared]:

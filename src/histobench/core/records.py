@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -49,13 +49,19 @@ class Option:
     least: float | None = None  # bounds of a number, or of each number of a list
     above: float | None = None
     most: float | None = None
+    below: float | None = None
     choices: tuple[str, ...] = ()  # the allowed words; those of a `Literal` type are taken from it
+    flag: str = ""  # the flag, where it is not the field's name
     also: tuple[str, ...] = ()  # further names of the flag
+    old: tuple[str, ...] = ()  # names that still work and that help does not show; scripts show the first
+    positional: bool = False  # given without a flag (the flag works, too)
+    required: bool = False
     metavar: str | None = None  # how help shows the value
-    group: str = ""  # the heading in help
+    group: str = ""  # the heading in help; what most people need has none and comes first
     takes_value: bool = False  # a flag that is given as `--flag True`, as HistoROIBench's scripts do
     default_text: str | None = None  # what help shows as the default ("the GPU if there is one")
     complaint: str | None = None  # end of the error message, with `{value}`, where the usual one does not fit
+    read: Callable[[str], Any] | None = None  # how a value is read that is not simply a number or a text
     many_lines: bool = False  # a text may have several lines, such as a verbose regular expression
 
 
@@ -106,7 +112,7 @@ class Declared:
     @property
     def flag(self) -> str:
         """The flag as documented: `n_neighbors` is --n-neighbors."""
-        return f"--{self.name.replace('_', '-')}"
+        return self.said.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def expected(self) -> str:
@@ -127,7 +133,12 @@ class Declared:
         said = self.said
         named = [
             f"{word} {bound:g}"
-            for word, bound in (("of at least", said.least), ("above", said.above), ("at most", said.most))
+            for word, bound in (
+                ("of at least", said.least),
+                ("above", said.above),
+                ("at most", said.most),
+                ("below", said.below),
+            )
             if bound is not None
         ]
         number = "a whole number" if self.kind is int else "a number"
@@ -137,6 +148,8 @@ class Declared:
         """The value as the option's type; an error names the option, what it expects and what it found."""
         from pydantic import ValidationError
 
+        if self.said.read is not None and isinstance(value, str):
+            value = self.said.read(value)
         try:
             return _adapter(self).validate_python(value)
         except ValidationError as error:
@@ -159,17 +172,21 @@ class Declared:
     def parsed(self, written: str) -> Any:
         """The value of a flag, from what is written on the command line."""
         given = list(map(self.one, listed(written))) if self.is_list else self.one(written)
+        if self.is_list and not given:
+            raise argparse.ArgumentTypeError("empty: give at least one")
         try:
             return self.checked(given, self.flag)
-        except InvalidParameterError as error:
-            said = error if self.is_list else self._refused(written, self.flag)
-            raise argparse.ArgumentTypeError(str(said).removeprefix(f"{self.flag}: ")) from None
+        except HistobenchError as error:
+            own = self.is_list or not isinstance(error, InvalidParameterError)
+            message = str(error if own else self._refused(written, self.flag))
+            message = message.removeprefix(f"{self.flag}: ").removeprefix(f"`{self.name}` ")
+            raise argparse.ArgumentTypeError(message) from None
 
     def one(self, written: str) -> Any:
         """One value from what is written, not yet checked."""
         if self.kind is bool and written.lower() in _TRUTH:
             return _TRUTH[written.lower()]
-        if self.kind in (int, float) and written not in self.words:
+        if self.kind in (int, float) and written not in self.words and self.said.read is None:
             try:
                 return self.kind(written)
             except (ValueError, OverflowError):
@@ -217,7 +234,7 @@ def _adapter(each: Declared) -> Any:
     item: Any
     if each.kind in (int, float):
         most = LARGEST if said.most is None and each.kind is int else said.most
-        bounds = Field(strict=True, ge=said.least, gt=said.above, le=most)
+        bounds = Field(strict=True, ge=said.least, gt=said.above, le=most, lt=said.below)
         item = Annotated[each.kind, bounds, BeforeValidator(_plain_number)]
         item = Union[item, Literal[each.words]] if each.words else item  # noqa: UP007 (made at run time)
     elif each.kind is bool:
@@ -284,11 +301,20 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
     return found
 
 
-def add_flags(parser: Any, options: Iterable[Declared]) -> None:
+def from_values(cls: type[R], values: Mapping[str, Any]) -> R:
+    """Make a record from the parameters of a call; other keys of `values` are left alone."""
+    made: type = cls
+    options = options_of(made)
+    named = [each for each in options if each.name in values]
+    given = {each.name: values[each.name] for each in named if values[each.name] is not each.default}
+    return cls(**values_from(options, given, ""))
+
+
+def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = False) -> None:
     """Add a flag for every option to a parser or a group of arguments.
 
-    A flag that is not given is None, so that the default stays with the record. In a parser, options stand
-    under the heading that they declare.
+    A flag that is not given is None, so that the default stays with the record. In a parser, options are
+    under the heading that they declare. `as_script` shows the spelling of HistoROIBench's scripts.
     """
     groups: dict[str, Any] = {"": parser}
     for each in options:
@@ -296,7 +322,6 @@ def add_flags(parser: Any, options: Iterable[Declared]) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         settings: dict[str, Any] = {
-            "dest": each.name,
             "default": None,
             "help": help_text(each).replace("%", "%%"),
         }
@@ -309,7 +334,23 @@ def add_flags(parser: Any, options: Iterable[Declared]) -> None:
                 settings |= {"nargs": "?", "const": True}
             if each.is_list:
                 settings["action"] = _Joined
-        groups[title].add_argument(each.flag, *each.said.also, **settings)
+        names = [each.flag, *each.said.also]
+        hidden = list(each.said.old)
+        if as_script:
+            script = each.said.old[0] if each.said.old else f"--{each.flag[2:].replace('-', '_')}"
+            names, hidden = [script], [*names, *hidden[1:]]
+        if each.said.positional and not (as_script and each.said.old):
+            many = ("+" if each.said.required else "*") if each.is_list else None
+            settings |= {
+                "nargs": many or (None if each.said.required else "?"),
+                "metavar": each.said.metavar or each.name.upper(),
+                "action": settings.get("action", _Given),
+            }
+            hidden, names = [*names, *hidden], [each.name]
+        else:
+            settings |= {"dest": each.name, "required": each.said.required}
+        action = groups[title].add_argument(*names, **settings)
+        groups[title]._option_string_actions.update(dict.fromkeys(hidden, action))
 
 
 def given_flags(args: argparse.Namespace, options: Iterable[Declared]) -> dict[str, Any]:
@@ -318,11 +359,29 @@ def given_flags(args: argparse.Namespace, options: Iterable[Declared]) -> dict[s
     return {name: value for name, value in given.items() if value is not None}
 
 
+def from_flags(cls: type[R], args: argparse.Namespace) -> R:
+    """Make a record from the command line; what is not given has its default."""
+    names = [each.name for each in dataclasses.fields(cls) if each.init]  # type: ignore[arg-type]
+    given = {name: getattr(args, name, None) for name in names}
+    return cls(**{name: value for name, value in given.items() if value is not None})
+
+
 class _Joined(argparse.Action):
-    """A list that is given in several flags is one list."""
+    """A list that is given in several flags or arguments is one list."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
+        parts = values if isinstance(values, list) else [values]  # several arguments, or one flag
+        found = tuple(item for part in parts for item in part)
+        if found:
+            setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *found))
+
+
+class _Given(argparse.Action):
+    """An argument that may also be given as a flag: where it is absent, the flag counts."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if values is not None:
+            setattr(namespace, self.dest, values)
 
 
 #: Flags whose values are regular expressions, which may begin with a hyphen.
@@ -355,8 +414,8 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
 
 def flags_of(parser: argparse.ArgumentParser) -> Iterable[str]:
     """Every flag of a parser and of its sub-parsers."""
+    yield from parser._option_string_actions
     for action in parser._actions:
-        yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from flags_of(below)

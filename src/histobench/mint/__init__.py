@@ -2,7 +2,7 @@
 
 >>> import histobench as hb
 >>> runs = hb.mint.run("local:", limit=2, k=2)  # doctest: +SKIP
->>> runs.table()  # doctest: +SKIP
+>>> runs.to_frame()  # doctest: +SKIP
 >>> hb.mint.compare("mint-results", "gpt-4o-mini", "SmolLM2-135M-Instruct")  # doctest: +SKIP
 """
 

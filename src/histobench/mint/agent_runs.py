@@ -17,6 +17,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.core.renamed import Renamed
 from histobench.mint.exchange.reading import read_all_outcomes
 from histobench.mint.results.agent_comparison import compare_agents, side_by_name
 from histobench.mint.results.episode_outcome import EpisodeOutcome, counted, mean_tokens
@@ -68,7 +69,9 @@ class AgentRuns:
 
         return pd.DataFrame([asdict(outcome) for outcome in self._all])
 
-    def table(self) -> pd.DataFrame:
+    table = Renamed("to_frame")
+
+    def to_frame(self) -> pd.DataFrame:
         """Return the success of each model with each expert at each k on each dataset.
 
         Returns
@@ -179,7 +182,7 @@ class AgentRuns:
         return f"AgentRuns in {self.folder} ({'; '.join(shown) or 'no episodes'}{missing})"
 
     def _repr_html_(self) -> str:
-        html: str = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="", escape=True)
+        html: str = self.to_frame().to_html(index=False, float_format="{:.3f}".format, na_rep="", escape=True)
         return html
 
 
@@ -367,7 +370,7 @@ def table(results: AgentRuns | str | Path) -> pd.DataFrame:
     pandas.DataFrame
         As `AgentRuns.table`.
     """
-    return (results if isinstance(results, AgentRuns) else open_runs(results)).table()
+    return (results if isinstance(results, AgentRuns) else open_runs(results)).to_frame()
 
 
 def compare(results: AgentRuns | str | Path, first: str, second: str, *, k: int = 5) -> pd.DataFrame:

@@ -21,12 +21,12 @@ from histobench.report.thumbnails import Cache, thumbnail
 from histobench.roi.comparison.choice import CHOICE_FILE
 from histobench.roi.comparison.similarity_table import (
     HEADINGS,
-    MEASURES,
     SIMILARITY_FILE,
     clustered,
     read_similarities,
 )
 from histobench.roi.metrics.metric_catalogue import described
+from histobench.roi.result_options import MEASURES
 from histobench.roi.results.layout import TaskFiles
 
 log = logging.getLogger(__name__)

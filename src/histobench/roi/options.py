@@ -35,8 +35,11 @@ TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS,
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
 OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
-#: A heading in help texts.
-ENGINE_GROUP = "where it runs (docs/how-to/cluster.md)"
+#: Headings in help texts.
+DATA_GROUP = "how the data is read"
+_INFERENCE, _RECIPE = "inference", "recipe"
+_SPLITS = "other splits of the same features"
+ENGINE_GROUP = "advanced: where it runs (docs/how-to/cluster.md)"
 
 
 @record
@@ -44,48 +47,65 @@ class Origin:
     """How a dataset is split, and how the patient, slide, hospital or scanner of an image is found."""
 
     split: str | None = option(
-        "shares of train/val/test where the data has none, such as 0.7/0.1/0.2", default=None, kw_only=True
+        "train/val/test fractions, for data without a split, such as 0.7/0.1/0.2",
+        default=None,
+        group=DATA_GROUP,
+        kw_only=True,
     )
     group_regex: str | None = option(
         "finds the patient or slide in a path; a group is never divided between splits",
         default=None,
         many_lines=True,
+        group=DATA_GROUP,
         kw_only=True,
     )
     image_column: str | None = option(
-        "column of the table with the images",
+        "image column of the table or the Hugging Face dataset",
         default=None,
         default_text="image_path, path, file, ...",
+        group=DATA_GROUP,
         kw_only=True,
     )
     label_column: str | None = option(
-        "column of the table with the labels", default=None, default_text="label, class", kw_only=True
+        "column of the table with the labels",
+        default=None,
+        default_text="label, class",
+        group=DATA_GROUP,
+        kw_only=True,
     )
     group_column: str | None = option(
         "column of the table with the patient or slide",
         default=None,
         default_text="group, patient, patient_id, case_id, slide, slide_id",
+        group=DATA_GROUP,
         kw_only=True,
     )
     split_column: str | None = option(
-        "column of the table with train, val or test", default=None, default_text="split", kw_only=True
+        "column of the table with train, val or test",
+        default=None,
+        default_text="split",
+        group=DATA_GROUP,
+        kw_only=True,
     )
     root: str | None = option(
         "folder that relative paths in the table start from",
         default=None,
         default_text="the folder of the table",
+        group=DATA_GROUP,
         kw_only=True,
     )
     tree: str | None = option(
         "what the folders above the images are, such as split/class/patient; * is any other folder",
         default=None,
         default_text="recognized, and shown",
+        group=DATA_GROUP,
         kw_only=True,
     )
     site_regex: str | None = option(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
         default=None,
         many_lines=True,
+        group=DATA_GROUP,
         kw_only=True,
     )
     site_columns: tuple[str, ...] = option(
@@ -93,6 +113,7 @@ class Origin:
         default=(),
         also=("--site-column",),
         metavar="NAME,...",
+        group=DATA_GROUP,
         kw_only=True,
     )
     pool: str | None = option(
@@ -101,6 +122,7 @@ class Origin:
         choices=("tiles", "slides"),
         default=None,
         default_text="slides for a Patho-Bench task, else no averaging",
+        group=DATA_GROUP,
         kw_only=True,
     )
 
@@ -113,6 +135,7 @@ class TargetOptions:
         "what is predicted",
         choices=(CLASS, *TARGETS),
         default=CLASS,
+        group=DATA_GROUP,
         kw_only=True,
     )
     target_columns: tuple[str, ...] = option(
@@ -122,6 +145,7 @@ class TargetOptions:
             f"{kind.name}: {','.join(kind.columns) or 'none'}" for kind in TARGETS.values()
         ),
         metavar="NAME,...",
+        group=DATA_GROUP,
         kw_only=True,
     )
     mask_classes: str | None = option(
@@ -129,6 +153,7 @@ class TargetOptions:
         default=None,
         default_text="classes.json beside the table",
         metavar="CODE:CLASS,...",
+        group=DATA_GROUP,
         kw_only=True,
     )
 
@@ -141,41 +166,53 @@ class Settings:
         "device: cpu, cuda:0, mps, or several: cuda:0,cuda:1",
         default=None,
         default_text="the GPU if there is one",
+        group=_INFERENCE,
     )
     batch_size: int | str = option(
         "images per forward pass, or auto",
         choices=("auto",),
         default=256,
         least=1,
+        group=_INFERENCE,
         complaint="must be 'auto' or a whole number from 1 up, not {value}",
     )
-    num_workers: int = option("processes that load images, at most one per core", default=8, least=0)
+    num_workers: int = option(
+        "processes that load images, at most one per core", default=8, least=0, group=_INFERENCE
+    )
     precision: str = option(
-        "auto: what the encoder's authors recommend on a GPU, fp32 on a CPU",
+        "numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU",
         choices=("auto", "fp32", "bf16", "fp16"),
         default="auto",
+        group=_INFERENCE,
     )
     compile: str = option(
-        "compile the network; auto: for long jobs", choices=("auto", "on", "off"), default="auto"
+        "compile the network; auto: for long jobs",
+        choices=("auto", "on", "off"),
+        default="auto",
+        group=_INFERENCE,
     )
     on_bad_image: str = option(
         "unreadable images: stop with one error that lists them, or skip them",
         choices=("stop", "skip"),
         default="stop",
+        group=_INFERENCE,
     )
     recheck: int | str = option(
-        "cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder "
-        "up to 300, a 95% chance to find a change of 1% of the images",
+        "number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder)",
         choices=("auto",),
         default="auto",
         least=0,
+        group=_INFERENCE,
         complaint="must be 'auto' or a whole number from 0 up, not {value}",
     )
-    no_cache: bool = option("compute all features; neither use cached features nor keep any", default=False)
+    no_cache: bool = option(
+        "compute all features; neither use cached features nor keep any", default=False, group=_INFERENCE
+    )
     stage: str | None = option(
         "copy images to the machine's own disk before decoding: local, or a folder",
         default=None,
         metavar="local|FOLDER",
+        group=_INFERENCE,
     )
 
     def check(self) -> None:
@@ -201,7 +238,9 @@ class Options:
     """The options of the tasks, with the documented defaults."""
 
     max_iteration: int = option("iteration limit of the solver", default=1000, least=1, group="linear probe")
-    use_sklearn: bool = option("use scikit-learn", default=False, takes_value=True, group="linear probe")
+    use_sklearn: bool = option(
+        "fit the linear probe with scikit-learn", default=False, takes_value=True, group="linear probe"
+    )
     n_neighbors: int = option("number of neighbors", default=20, least=1, group="KNN")
     n_iter: int = option("few-shot episodes per setting", default=100, least=1, group="few-shot")
     use_all_way: bool = option(
@@ -276,6 +315,7 @@ class Options:
         "data has any, or single images as in the published recipes",
         default="group",
         choices=CHOICES,
+        group=_RECIPE,
     )
 
 
@@ -289,15 +329,39 @@ class DatasetEntry(Origin):
         "class map: Name,ID or ID:Name lines, or plain names",
         default=None,
         default_text="from the labels or folder names",
-        also=("--class2id-txt",),
+        flag="--classes",
+        old=("--class2id", "--class2id-txt"),
+        group=DATA_GROUP,
     )
     prompts: Path | None = option(
-        "zero-shot prompts: a line per class, or YAML or JSON with names and templates", default=None
+        "zero-shot prompts: a line per class, or YAML or JSON with names and templates",
+        default=None,
+        group=DATA_GROUP,
     )
 
 
 @record
-class Plan(TargetOptions):
+class SplitOptions:
+    """Other train/test splits of the same features."""
+
+    splits: str | None = option(
+        "repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, "
+        "or leave-one-group-out",
+        default=None,
+        metavar="RxF",
+        group=_SPLITS,
+        kw_only=True,
+    )
+    folds: int | None = option(
+        "folds of each repeat (instead of --splits)", default=None, least=2, group=_SPLITS, kw_only=True
+    )
+    repeats: int | None = option(
+        "repeats of the folds", default=None, least=1, default_text="1", group=_SPLITS, kw_only=True
+    )
+
+
+@record
+class Plan(SplitOptions, TargetOptions):
     """Every combination of datasets, encoders, tasks and presets, and where the results go."""
 
     datasets: tuple[DatasetEntry, ...]
@@ -308,41 +372,48 @@ class Plan(TargetOptions):
         "or NAME=PATH; --data is the table of labels",
         default=(),
         metavar="PATH,...",
+        group=DATA_GROUP,
     )
     combine: tuple[str, ...] = option(
-        "encoders whose features are put side by side, as a+b; or: all pairs", default=(), metavar="A+B,..."
+        "encoders whose features are put side by side, as a+b; or: all pairs",
+        default=(),
+        metavar="A+B,...",
+        group=_RECIPE,
     )
     tasks: tuple[str, ...] = option(f"tasks: {', '.join(TASKS)}", default=DEFAULT_TASKS, metavar="TASK,...")
     presets: tuple[str, ...] = option(
-        f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,..."
+        f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,...", group=_RECIPE
     )
-    seed: int = option("seed of splits, episodes and everything else random", default=0, least=0)
+    seed: int = option(
+        "seed of splits, episodes and everything else random", default=0, least=0, group=_RECIPE
+    )
     size: int | None = option(
         "image size in pixels as the encoder sees it",
         default=None,
         least=1,
-        also=("--resize-size",),
+        old=("--resize-size",),
         default_text="each encoder's own",
+        group=_INFERENCE,
     )
     weights: str | None = option(
-        "checkpoint, folder of checkpoints, or table like model_weights.json", default=None, metavar="PATH"
+        "checkpoint, folder of checkpoints, or table like model_weights.json",
+        default=None,
+        metavar="PATH",
+        group=_INFERENCE,
     )
     allow_revision: bool = option(
-        "use weights in the hub's cache even if their revision is not the pinned one", default=False
+        "use weights in the hub's cache even if their revision is not the pinned one",
+        default=False,
+        group=_INFERENCE,
     )
     settings: Settings = field(default_factory=lambda: Settings(**SETTINGS_OF_PLANS))
     options: Options = field(default_factory=lambda: Options(**OPTIONS_OF_PLANS))
     n_bootstrap: int | None = option(
-        "also write the older bootstrap intervals, from this many resamples", default=None, least=2
-    )
-    splits: str | None = option(
-        "repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, "
-        "or leave-one-group-out",
+        "also write the older bootstrap intervals, from this many resamples",
         default=None,
-        metavar="RxF",
+        least=2,
+        group=_RECIPE,
     )
-    folds: int | None = option("folds of each repeat (instead of --splits)", default=None, least=2)
-    repeats: int | None = option("repeats of the folds", default=None, least=1, default_text="1")
     slurm: str | None = option(
         "options of Slurm jobs that run encoders: partition=gpu,gres=gpu:1,time=4:00:00",
         default=None,

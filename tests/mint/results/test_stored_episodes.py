@@ -195,7 +195,7 @@ def test_no_number_depends_on_which_episode_ended_first(
     def shown(order: int) -> list[object]:
         folder = write_episodes(tmp_path / str(order), shuffled=order, writers=writers)
         runs = hb.mint.open_runs(folder)
-        tables = [runs.episodes(), runs.table(), runs.leaderboard(), runs.compare("one", "two")]
+        tables = [runs.episodes(), runs.to_frame(), runs.leaderboard(), runs.compare("one", "two")]
         assert main(["mint", "table", str(folder), "--by", "dataset"]) == 0
         return [*(table.to_json(double_precision=15) for table in tables), capsys.readouterr().out,
                 spent_below(folder, without="none")]  # fmt: skip

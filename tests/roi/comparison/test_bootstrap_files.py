@@ -210,9 +210,9 @@ def test_the_script_runs_as_a_user_runs_it(write_run: Write) -> None:
     ("arguments", "message"),
     [
         (["nowhere"], "no results folder at nowhere"),
-        ([], "name one results folder"),
-        (["nowhere", "--n_bootstrap", "1"], "--n_bootstrap must be at least 2"),
-        (["nowhere", "--random_state", "-1"], "--random_state must not be negative"),
+        ([], "required: RESULTS"),
+        (["nowhere", "--n_bootstrap", "1"], "--n-bootstrap must be at least 2"),
+        (["nowhere", "--random_state", "-1"], "--seed: expected a whole number of at least 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -14,11 +14,12 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.answer import answer, evidence_of
-from histobench.roi.comparison.choice import Conditions, choice_grid, choose, commercial_use, read_params
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.choice import choice_grid, choose, commercial_use
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.sampling_units import taken
 from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import ChooseOptions, CompareSettings, Conditions, read_params
 from histobench.roi.results.reader import load_runs
 
 
@@ -219,14 +220,14 @@ FOLDERS: dict[str, tuple[dict[str, dict[str, float]], dict[str, Any], list[str],
         {"license": "commercial"},
         ["On set0 (Linear-Probe", "keep (0.", "is better than biomedclip",
          "On set1 nothing was compared: keep is the only encoder there",
-         "biomedclip was not run on set1: `histobench run --data set1 --models biomedclip --tasks Linear"],
+         "biomedclip was not run on set1: `histobench run --data set1 --encoders biomedclip --tasks Linear"],
         ["2 datasets", "every other"], {"keep"},
     ),
     "a run is missing": (
         {"set0": {"keep": GOOD, "plip": POOR, "musk": GOOD}, "set1": {"keep": GOOD, "plip": POOR}}, {},
         ["keep may be the best on all; plip is shown to be worse on at least one; musk was not run on all of "
          "them, and not shown to be worse",
-         "musk was not run on set1: `histobench run --data set1 --models musk"],
+         "musk was not run on set1: `histobench run --data set1 --encoders musk"],
         ["better than every other"], {"keep"},
     ),
     "the second dataset could not be tested": (
@@ -280,7 +281,7 @@ def test_the_paragraph_says_what_was_tested_and_no_more(case: str, write_run: Wr
 def test_a_mean_over_some_datasets_is_marked(write_run: Write) -> None:
     for encoder, dataset in (("keep", "set0"), ("keep", "set1"), ("plip", "set0")):
         results = write_run(encoder, dataset=dataset, groups=True)
-    rows = {row[0]: row for row in choice_grid(choose(results, Conditions())).rows}
+    rows = {row[0]: row for row in choice_grid(choose(results, ChooseOptions())).rows}
     assert rows["plip"][2].endswith("(on 1 of 2)")
     assert "of" not in rows["keep"][2]
     assert rows["keep"][3] == "305M + 109M text"
@@ -290,10 +291,10 @@ def test_a_mean_over_some_datasets_is_marked(write_run: Write) -> None:
     ("bounds", "message"),
     [
         ({"max_params": 400}, "for millions write 400M"),
-        ({"max_params": 0}, "no encoder has as few as 0"),
-        ({"min_robustness": 80.0}, "between 0 and 1, such as 0.8, not 80"),
-        ({"min_robustness": 2.0}, "between 0 and 1"),
-        ({"min_robustness": float("nan")}, "not nan"),
+        ({"max_params": 0}, "must be a number such as 400M"),
+        ({"min_robustness": 80.0}, "at most 1, found 80"),
+        ({"min_robustness": 2.0}, "at least 0 and at most 1"),
+        ({"min_robustness": float("nan")}, "found nan"),
     ],
 )
 def test_bounds_that_cannot_be_meant_are_refused(bounds: dict[str, Any], message: str) -> None:
@@ -310,5 +311,5 @@ def test_every_license_of_the_zoo_is_judged_with_a_reason() -> None:
         if "NC" in spec.licence or "non-commercial" in spec.licence:
             assert use != "allowed"
     assert read_params("1.1B") == 1_100_000_000
-    with pytest.raises(HistobenchError, match="not one of"):
+    with pytest.raises(HistobenchError, match="is unknown"):
         Conditions(license="free")

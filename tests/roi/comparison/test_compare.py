@@ -15,11 +15,12 @@ from statsmodels.stats.multitest import multipletests
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
+from histobench.roi.comparison.comparison import Comparison, compare_runs
 from histobench.roi.comparison.comparison_files import latex, markdown
 from histobench.roi.comparison.sampling_units import taken
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 
 Write = Callable[..., Path]
@@ -369,9 +370,9 @@ def test_runs_of_one_encoder_are_told_apart_by_what_differs(write_run: Write) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metric", "acuracy"], "unknown metric 'acuracy'; did you mean accuracy"),
-        (["--alpha", "2"], "--alpha must lie between 0 and 1"),
-        (["--encoders", ","], "--encoders is empty"),
+        (["--metric", "acuracy"], "--metric: unknown metric 'acuracy'; did you mean accuracy"),
+        (["--alpha", "2"], "--alpha: expected a number above 0 and below 1"),
+        (["--encoders", ","], "--encoders: empty"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 
 from histobench.api.benchmark import open_results
 from histobench.report.site import build_site
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.episode_intervals import crossed_columns, known_metrics, left_out_values
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.selection import select_runs
@@ -20,6 +20,7 @@ from histobench.roi.comparison.tidy_rows import TIDY_FILE, read_rows, write_tidy
 from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
 from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.reader import load_runs
@@ -228,7 +229,7 @@ def test_a_few_shot_number_has_one_interval_everywhere(tmp_path: Path) -> None:
     ]
     for metric in ("accuracy", "balanced_accuracy", "f1_score"):
         (table,) = compare_runs(runs, CompareSettings(metric=metric)).tables
-        python = open_results(tmp_path / "results").table().query("metric == @metric").set_index("encoder")
+        python = open_results(tmp_path / "results").to_frame().query("metric == @metric").set_index("encoder")
         for entry in table.entries:
             run = next(run for run in runs if run.identity.encoder == entry.name)
             both = pytest.approx((entry.interval.low, entry.interval.high), rel=0, abs=1e-12)

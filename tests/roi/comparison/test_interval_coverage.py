@@ -16,13 +16,14 @@ from builders import examples
 from histobench.api.benchmark import open_results
 from histobench.report.site import build_site
 from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_intervals import range_of, run_metric_intervals
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
 from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_whole_table
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from histobench.statistics.jackknife import LeaveOneOut
 
@@ -198,7 +199,7 @@ def test_every_surface_shows_the_same_interval(
     results = write_run("poor", 0.5, groups=groups)
     list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap=20)))  # nobody is to show these
     (table_of,) = compare_runs(load_runs(results), CompareSettings("balanced_accuracy")).tables
-    python = open_results(results).table().query("metric == 'balanced_accuracy'").set_index("encoder")
+    python = open_results(results).to_frame().query("metric == 'balanced_accuracy'").set_index("encoder")
     parquet = {
         row["encoder"]: row
         for row in read_rows(write_whole_table(results), columns=WHOLE_COLUMNS)

@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.metric_function import all_metrics, known_metric, one_metric
-from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, METRICS
+from histobench.roi.comparison.metric_function import all_metrics, one_metric
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, METRICS, known_metric
 from histobench.roi.predictions import Predictions
 
 Simulate = Callable[..., Predictions]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from histobench.cli.main import main
-from histobench.roi.comparison.power_of_runs import PowerSettings, in_words, plan_test_set
+from histobench.roi.comparison.power_of_runs import in_words, plan_test_set
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import PowerSettings
 from histobench.roi.results.reader import load_runs
 
 Write = Callable[..., Path]
@@ -73,10 +74,13 @@ def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixtur
     [
         (["--encoders", "a"], "--encoders must name two encoders"),
         (["--encoders", "a,c"], "no run of the encoder 'c'"),
-        (["--encoders", "a,b", "--delta", "0"], "--delta must be positive"),
-        (["--encoders", "a,b", "--power", "1"], "--power must lie between 0 and 1"),
-        (["--encoders", "a,b", "--n_bootstrap", "5"], "--n_bootstrap must be at least 100"),
-        (["--encoders", "a,b", "--random_state", "-1"], "--random_state must not be negative"),
+        (["--encoders", "a,b", "--delta", "0"], "--delta: expected a number above 0"),
+        (["--encoders", "a,b", "--power", "1"], "--power: expected a number above 0 and below 1"),
+        (
+            ["--encoders", "a,b", "--n_bootstrap", "5"],
+            "--n-bootstrap: expected a whole number of at least 100",
+        ),
+        (["--encoders", "a,b", "--random_state", "-1"], "--seed: expected a whole number of at least 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

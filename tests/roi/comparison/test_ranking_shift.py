@@ -11,8 +11,8 @@ from tests.roi.comparison.conftest import Write
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 
 BOTH = ("frozen", "lora")

@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from histobench.core.record_files import ArrayOf, read_record, write_record
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs, dataset_table
+from histobench.roi.comparison.comparison import compare_runs, dataset_table
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.units.comparing import read_table, write_table

@@ -364,7 +364,7 @@ def test_a_plan_of_the_command_line_takes_the_names_and_every_table_warns(
     assert warned is not None
     assert set(warned[1].split(", ")) == unchecked
     done = hb.open_results(results)
-    assert set(done.table()["encoder"]) == {*unchecked, "tiny-vl"}
+    assert set(done.to_frame()["encoder"]) == {*unchecked, "tiny-vl"}
     for row in read_rows(results / "results.parquet", columns=WHOLE_COLUMNS):
         assert (any_model.UNCHECKED in (row["provenance"] or "")) == (row["encoder"] in unchecked)
     for file in results.rglob("*_complete_results.json"):

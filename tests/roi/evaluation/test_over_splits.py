@@ -16,7 +16,7 @@ import histobench as hb
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.splits_compared import (
     as_plain,
     compare_splits,
@@ -30,6 +30,7 @@ from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
 
 pytestmark = pytest.mark.slow
@@ -174,7 +175,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> None:
     compared = hb.compare(results, splits=True, task="KNN", metric="accuracy")
-    pair = compared.frame().iloc[0]
+    pair = compared.to_frame().iloc[0]
     ratios: list[float] = []
     values: dict[str, dict[tuple[int, int], float]] = {"good": {}, "poor": {}}
     for run in split_runs(results):
@@ -192,8 +193,8 @@ def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> N
     assert (
         hb.open_results(results)
         .compare(splits=True, task="KNN", metric="accuracy")
-        .frame()
-        .equals(compared.frame())
+        .to_frame()
+        .equals(compared.to_frame())
     )
 
 
@@ -203,7 +204,7 @@ def test_python_compares_leave_one_group_out_like_one_test_set(tmp_path: Path) -
         evaluate_over_splits(request_of(tmp_path, encoder, skill), Scheme(1, 0))
     compared = hb.compare(tmp_path, splits=True, task="KNN")
     assert compared.over_splits == ()
-    assert compared.frame()["first"].tolist() == ["good"]
+    assert compared.to_frame()["first"].tolist() == ["good"]
 
 
 def test_the_tables_are_written_without_nan(results: Path, tmp_path: Path) -> None:

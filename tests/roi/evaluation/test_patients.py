@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import histobench as hb
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
@@ -25,6 +25,7 @@ from histobench.roi.options import DatasetEntry, Options, Plan
 from histobench.roi.plan.plan_run import check_patients
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.stored_run import StoredRun
 
@@ -239,7 +240,7 @@ def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
     done = hb.evaluate(
         x, queries, y, truth, groups=others, train_groups=groups, val=held_out, tasks="Patient"
     )
-    table = done.table().query("metric == 'accuracy'")
+    table = done.to_frame().query("metric == 'accuracy'")
     assert set(table["setting"]) == {"votes", "mean", "abmil"}
     with pytest.raises(ValueError, match="train_groups: expected"):
         hb.evaluate(x, queries, y, truth, groups=others, train_groups=["a"], tasks="Patient")

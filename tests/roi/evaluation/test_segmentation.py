@@ -285,7 +285,7 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
     loaded = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
     assert not check_dataset(loaded.roi).errors
     first = hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "a")
-    assert first.table().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
+    assert first.to_frame().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
     for path in (data / "masks" / "test").iterdir():  # other truth on test images alone
         mask = np.array(Image.open(path))
         Image.fromarray(np.where(mask == 2, 0, mask)).save(path)

@@ -45,7 +45,7 @@ def evaluated(target: str, **more: object) -> hb.Benchmark:
 
 def test_regression_of_patients_is_ridge_on_their_mean_features(tmp_path: Path) -> None:
     found = evaluated("regression", results=tmp_path)
-    table = found.table().set_index(["setting", "metric"])
+    table = found.to_frame().set_index(["setting", "metric"])
     assert set(table.index.get_level_values("setting")) == {"tiles", "patients"}
     x, number, _, patient = arrays()
     mean = np.stack([x[patient == k].astype(np.float64).mean(axis=0) for k in range(PATIENTS)])
@@ -69,12 +69,12 @@ def test_tiles_with_values_of_their_own_are_not_pooled() -> None:
     found = hb.evaluate(
         x[:60], x[60:], y[:60], y[60:], groups=patient[60:], train_groups=patient[:60], target="regression"
     )
-    assert set(found.table()["setting"]) == {"tiles"}
+    assert set(found.to_frame()["setting"]) == {"tiles"}
 
 
 def test_survival_has_one_prediction_per_patient() -> None:
     found = evaluated("survival")
-    table = found.table().set_index("metric")
+    table = found.to_frame().set_index("metric")
     assert table.loc["harrell_c", "value"] > 0.7
     assert table.loc["uno_c", "n"] == 10
     frame = found.predictions("encoder", "Survival")
@@ -97,7 +97,7 @@ def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> 
         train_groups=patient[:60], tasks="Linear-Probe", preset=preset,
     ).predictions("encoder", "Linear-Probe")  # fmt: skip
     np.testing.assert_allclose(frame["predicted low"], alone["1"], rtol=1e-6)
-    table = found.table().set_index(["setting", "metric"])["value"]
+    table = found.to_frame().set_index(["setting", "metric"])["value"]
     assert table["tiles", "macro_auroc"] == pytest.approx(
         roc_auc_score(labels[60:], frame[["predicted high", "predicted low"]])
     )
@@ -114,7 +114,7 @@ def test_levels_are_predicted_for_tiles_and_patients() -> None:
     found = hb.evaluate(
         x[:60], x[60:], y[:60], y[60:], groups=patient[60:], train_groups=patient[:60], target="ordinal"
     )
-    table = found.table().set_index(["setting", "metric"])["value"]
+    table = found.to_frame().set_index(["setting", "metric"])["value"]
     assert table["patients", "quadratic_kappa"] > 0.5
     assert table["tiles", "mae"] < 0.6
     with pytest.raises(hb.HistobenchError, match="level 9 is not in the training set"):
@@ -124,8 +124,8 @@ def test_levels_are_predicted_for_tiles_and_patients() -> None:
 def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
     others = [task for task in TASKS if task not in ("Regression", "Robustness")]
     found = evaluated("regression", tasks=["Regression", *others])
-    assert set(found.left_out) == set(others)
-    assert found.left_out["KNN"] == "does not apply to a regression target, whose task is Regression"
+    assert set(found.skipped) == set(others)
+    assert found.skipped["KNN"] == "does not apply to a regression target, whose task is Regression"
     with pytest.raises(hb.HistobenchError, match="needs a regression target: give"):
         hb.evaluate(*(np.eye(4)[[0, 1, 2, 3]],) * 2, [0, 1, 0, 1], [0, 1, 0, 1], tasks="Regression")
 
@@ -260,7 +260,7 @@ def test_classes_and_a_target_may_share_a_results_folder(tmp_path: Path) -> None
     found = hb.evaluate(
         x[:60], x[60:], number[:60], number[60:], target="regression", encoder="a", results=tmp_path
     )
-    assert set(found.table()["task"]) == {"Proto", "Regression"}
+    assert set(found.to_frame()["task"]) == {"Proto", "Regression"}
     assert not any(run.caveats for run in found.runs)
     with pytest.raises(hb.HistobenchError, match="r2 is not for classes"):
         hb.compare(tmp_path, task="Proto", metric="r2")

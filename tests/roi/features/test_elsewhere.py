@@ -56,7 +56,7 @@ def trident_folder(root: Path, slides: int = 16) -> tuple[Path, Path]:
 
 def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
-    sets = hb.features(folder, labels)
+    sets = hb.load_features(folder, labels)
     train = sets.train
     with h5py.File(folder / "TCGA-00.abc.h5") as file:
         expected = file["features"][:]
@@ -68,7 +68,7 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     assert train.features.metadata["provenance"] == COMPUTED_ELSEWHERE
     assert train.features.metadata["encoder"] == "uni_v1@elsewhere"
     done = hb.evaluate(sets.train, sets.test, tasks=["KNN"], results=tmp_path / "r")
-    assert set(done.table()["encoder"]) == {"uni_v1@elsewhere"}
+    assert set(done.to_frame()["encoder"]) == {"uni_v1@elsewhere"}
     (file,) = (tmp_path / "r").rglob("*_complete_results.json")
     assert json.loads(file.read_text())["additional_info"]["provenance"] == COMPUTED_ELSEWHERE
     assert {row["provenance"] for row in read_rows(file.parents[1] / "results.parquet")} == {
@@ -81,7 +81,7 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
 def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> None:
     """Features [1, n, d], as a data loader with batches of one slide gives them; coordinates alike."""
     folder, labels = trident_folder(tmp_path)
-    expected = hb.features(folder, labels)
+    expected = hb.load_features(folder, labels)
     for batched in (False, True):  # the coordinates
         other = tmp_path / f"{batched}" / "features_uni_v1"
         other.mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> Non
             else:
                 tensors = {name: torch.from_numpy(array) for name, array in content.items()}
                 torch.save(tensors, other / f"{file.stem}.pt")
-        found = hb.features(other, labels)
+        found = hb.load_features(other, labels)
         np.testing.assert_array_equal(found.train.X, expected.train.X)
         assert list(found.test.names) == list(expected.test.names)
 
@@ -111,8 +111,8 @@ def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_p
         with h5py.File(file) as box:
             values = torch.from_numpy(box["features"][:])
         torch.save(values[None] if "01" in file.stem else values, tmp_path / "pt_files" / f"{file.stem}.pt")
-    one = hb.features(tmp_path / "h5_files", labels, name="uni")
-    two = hb.features(tmp_path / "pt_files", labels, name="uni")
+    one = hb.load_features(tmp_path / "h5_files", labels, name="uni")
+    two = hb.load_features(tmp_path / "pt_files", labels, name="uni")
     np.testing.assert_array_equal(one.test.X, two.test.X)
     assert list(one.test.names) == list(two.test.names)
 
@@ -127,7 +127,7 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     with h5py.File(folder / "TCGA-04.abc.h5", "w") as file:  # one tile is a slide, too
         file.create_dataset("features", data=np.ones((1, DIM), np.float32))
         file.create_dataset("coords", data=np.asarray([[7, 9]], np.int64))
-    names = set(hb.features(folder, labels).train.names)
+    names = set(hb.load_features(folder, labels).train.names)
     assert "TCGA-03.abc_0_1024" not in names
     assert "TCGA-04.abc_7_9" in names
     assert "has no tiles; left out" in caplog.text
@@ -136,7 +136,7 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     for number in range(16):
         with h5py.File(slides / f"TCGA-{number:02d}.abc.h5", "w") as file:
             file.create_dataset("features", data=np.full(5, number, np.float32))
-    sets = hb.features(slides, labels)
+    sets = hb.load_features(slides, labels)
     assert sets.train.X[:, 0].tolist() == list(range(8))
     assert sets.train.features.metadata["encoder"] == "titan@elsewhere"
 
@@ -190,7 +190,7 @@ def test_bad_input_is_one_clear_line(
     elif damage == "twice":
         labels.write_text(labels.read_text() + "TCGA-00.abc,no,train,P0\n")
     with pytest.raises(HistobenchError) as caught:
-        hb.features(folder, labels)
+        hb.load_features(folder, labels)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
@@ -225,16 +225,16 @@ def test_npz_pt_and_parquet_are_matched_by_image_name(tmp_path: Path) -> None:
     flat |= {f"f{k}": rows[order, k] for k in range(DIM)}
     pq.write_table(pa.table(flat), tmp_path / "d.parquet")
     for file in ("a.npz", "b.pt", "c.parquet", "d.parquet"):
-        sets = hb.features(tmp_path / file, labels)
+        sets = hb.load_features(tmp_path / file, labels)
         np.testing.assert_array_equal(sets.train.X, rows[:20])
         np.testing.assert_array_equal(sets.test.X, rows[20:])
         assert sets.test.groups is not None
     torch.save({"embeddings": rows}, tmp_path / "bare.pt")
     with pytest.raises(HistobenchError, match="does not name its rows"):
-        hb.features(tmp_path / "bare.pt", labels)
+        hb.load_features(tmp_path / "bare.pt", labels)
     np.savez(tmp_path / "twice.npz", features=rows, img_names=np.asarray([names[0]] * 40))
     with pytest.raises(HistobenchError, match="occurs twice"):
-        hb.features(tmp_path / "twice.npz", labels)
+        hb.load_features(tmp_path / "twice.npz", labels)
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_run_of_the_command_line_and_the_way_back(
     )
     results = tmp_path / "results"
     assert "computed elsewhere" in (results / "summary.md").read_text()
-    encoders = set(hb.open_results(results).table()["encoder"])
+    encoders = set(hb.open_results(results).to_frame()["encoder"])
     assert encoders == {"mine@elsewhere", "other@elsewhere", "mine@elsewhere+other@elsewhere"}
 
     assert main(["report", str(results), "-o", str(tmp_path / "site")]) == 0
@@ -275,7 +275,7 @@ def test_a_run_of_the_command_line_and_the_way_back(
         target = tmp_path / f"back.{kind}"
         files = [str(file) for file in stored]
         assert main(["features", "export", *files, "--to", kind, "-o", str(target)]) == 0
-        again = hb.features(target, labels)
+        again = hb.load_features(target, labels)
         np.testing.assert_array_equal(again.train.X, rows[:20])
         np.testing.assert_array_equal(again.test.X, rows[20:])
     assert main(["run", "--data", str(labels), "--features", str(tmp_path / "nothing")]) == 2
@@ -303,7 +303,7 @@ def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
         named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
         named.write_h5ad(tmp_path / "named.h5ad")
     for file in ("dense", "sparse", "layered", "named"):
-        np.testing.assert_array_equal(hb.features(tmp_path / f"{file}.h5ad", labels).train.X, rows[:20])
+        np.testing.assert_array_equal(hb.load_features(tmp_path / f"{file}.h5ad", labels).train.X, rows[:20])
 
     folder, slides = trident_folder(tmp_path / "t")
     results = tmp_path / "results"
@@ -311,7 +311,7 @@ def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
     files = [str(file) for file in sorted((results / "features").glob("*.pt"))]
     assert main(["features", "export", *files, "--to", "h5ad", "-o", str(tmp_path / "out.h5ad")]) == 0
     back = anndata.read_h5ad(tmp_path / "out.h5ad")
-    expected = hb.features(folder, slides)
+    expected = hb.load_features(folder, slides)
     np.testing.assert_array_equal(back[back.obs["split"] == "train"].X, expected.train.X)
     assert set(back.obs["class"]) == {"no", "yes"}
     assert back.obsm["spatial"].shape == (back.n_obs, 2)
@@ -331,7 +331,7 @@ def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
     """Written by anndata 0.12 under pandas 3: text as values with a mask, names in a categorical column."""
     rows = [f"x/t{i}.png,{'ab'[i % 2]},{'train' if i < 4 else 'test'},p{i}" for i in range(8)]
     (tmp_path / "labels.csv").write_text("image_path,label,split,group\n" + "\n".join(rows))
-    sets = hb.features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
+    sets = hb.load_features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
     expected = np.arange(24).reshape(8, 3) % 7
     np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
 
@@ -399,8 +399,8 @@ def test_features_on_another_way_give_the_same_metrics_to_the_bit(
 
 def test_sets_are_exported_from_python(tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
-    sets = hb.features(folder, labels)
-    again = hb.features(sets.export(tmp_path / "sets.npz"), labels)
+    sets = hb.load_features(folder, labels)
+    again = hb.load_features(sets.export(tmp_path / "sets.npz"), labels)
     np.testing.assert_array_equal(again.test.X, sets.test.X)
     assert list(again.test.names) == list(sets.test.names)
     with pytest.raises(ValueError, match="does not end in one of"):

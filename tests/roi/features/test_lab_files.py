@@ -52,7 +52,7 @@ def slides(root: Path, *, kind: str = "slide", count: int = 12) -> tuple[Path, P
 
 def test_slide_vectors_of_trident_are_read_beside_the_coordinates_of_their_tiles(tmp_path: Path) -> None:
     folder, labels, vectors = slides(tmp_path)
-    np.testing.assert_array_equal(hb.features(folder, labels).train.X, vectors[:6])
+    np.testing.assert_array_equal(hb.load_features(folder, labels).train.X, vectors[:6])
 
 
 @pytest.mark.parametrize("empty", ["slide", "tiles", "old coordinates", "damaged"])
@@ -66,7 +66,7 @@ def test_an_empty_slide_matters_only_where_the_table_names_it(
     if empty == "damaged":
         (folder / "S02.h5").write_bytes((folder / "S01.h5").read_bytes())
         (folder / "S11.h5").write_text("killed while it was written")
-    train = hb.features(folder, labels).train
+    train = hb.load_features(folder, labels).train
     if empty == "damaged":
         assert len(set(np.asarray(train.groups))) == 6
         return
@@ -85,7 +85,7 @@ def test_pt_files_hold_an_array_or_a_tensor(writer: str, tmp_path: Path) -> None
             vectors[number] if writer == "TRIDENT" else torch.from_numpy(vectors[number]),
             folder / f"{file.stem}.pt",
         )
-    np.testing.assert_array_equal(hb.features(folder, labels).test.X, vectors[6:11])
+    np.testing.assert_array_equal(hb.load_features(folder, labels).test.X, vectors[6:11])
 
 
 def test_h5ad_rows_belong_to_the_slides_of_obs(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_h5ad_rows_belong_to_the_slides_of_obs(tmp_path: Path) -> None:
     names = [f"S{number:02d}" for number in range(12) for _ in range(3)]
     obs = pd.DataFrame({"slide_id": names}, index=[str(row) for row in range(36)])
     anndata.AnnData(vectors.repeat(3, axis=0), obs=obs).write_h5ad(tmp_path / "tiles.h5ad")
-    sets = hb.features(tmp_path / "tiles.h5ad", labels)
+    sets = hb.load_features(tmp_path / "tiles.h5ad", labels)
     np.testing.assert_array_equal(sets.train.X, vectors[:6].repeat(3, axis=0))
     assert set(np.asarray(sets.train.groups)) == {f"S{number:02d}" for number in range(6)}
 
@@ -182,7 +182,7 @@ def test_arrays_are_read_with_names_or_in_the_order_of_the_table(kind: str, tmp_
             (tmp_path / "x_names.txt").write_text("\n".join(f"tiles/{name}.png" for name in names) + "\n")
         else:
             np.save(tmp_path / "x_names.npy", names)
-    found = hb.features(place, labels)
+    found = hb.load_features(place, labels)
     np.testing.assert_array_equal(found.train.X, rows[:6])
     np.testing.assert_array_equal(found.test.X, rows[6:])
 
@@ -231,4 +231,4 @@ def test_a_names_file_of_another_length_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", vectors)
     (tmp_path / "x.txt").write_text("S00\nS01\n")
     with pytest.raises(HistobenchError, match=r"has 12 rows of features but x\.txt has 2 names"):
-        hb.features(tmp_path / "x.npy", labels)
+        hb.load_features(tmp_path / "x.npy", labels)

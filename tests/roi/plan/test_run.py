@@ -156,7 +156,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(
 
 def test_no_models_is_a_clear_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--data", str(data)]) == 2
-    assert "--models is missing" in capsys.readouterr().err
+    assert "--encoders is missing" in capsys.readouterr().err
 
 
 OWN = """
@@ -213,7 +213,7 @@ def test_what_cannot_be_found_is_told_at_once_and_all_together(
     assert "unknown encoder 'efficientnet-lite'; did you mean efficientnet-lite0" in said
     assert "has no 'MyEncodr'; did you mean MyEncoder?" in said
     assert "gone.py does not exist" in said
-    assert "Nothing was computed; --keep-going runs the others." in said
+    assert "Nothing was computed; --skip-failed runs the others." in said
     assert not (tmp_path / "r").exists()
     assert not (tmp_path / "cache").exists()
 
@@ -232,7 +232,7 @@ def test_a_misspelled_dataset_is_named_by_its_flag(
     ("flags", "message"),
     [
         (["--prompts", "no.txt"], "--prompts no.txt does not exist"),
-        (["--class2id", "no.txt"], "--class2id no.txt does not exist"),
+        (["--class2id", "no.txt"], "--classes no.txt does not exist"),
         (["--features", "no.h5"], "--features no.h5 does not exist"),
         (["--tasks", "KNNN"], "unknown task 'KNNN'; did you mean KNN?"),
         (["--data", "images,other/images"], "two datasets are called 'images'; give each its own name"),

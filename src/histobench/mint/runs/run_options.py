@@ -29,10 +29,10 @@ class RunOptions:
     """The options of a run of agents: the model, the tasks, the limits and the output folder."""
 
     agent: str | None = option(
-        "the model under test", default=None, default_text="local:, a small model without a key", group=_WHAT
+        "the model under test", default=None, default_text="local:, a small model without a key"
     )
     tasks: str | None = option(
-        "datasets or families of tasks, comma-separated", default=None, default_text="quickstart", group=_WHAT
+        "datasets or families of tasks, comma-separated", default=None, default_text="quickstart"
     )
     data: str | None = option(
         "folder of the datasets", default=None, default_text="data/processed", group=_WHAT
@@ -48,7 +48,12 @@ class RunOptions:
     )
     feedback: str = option("expert feedback: an agent, placebo or none", default="none", group=_WHAT)
     output: str | None = option(
-        "folder of the results", default=None, also=("-o",), default_text=OUTPUT, group=_WHAT
+        "folder of the results",
+        default=None,
+        flag="--results",
+        also=("-o",),
+        old=("--output", "--out"),
+        default_text=OUTPUT,
     )
     concurrency: int = option("episodes that run at the same time", default=8, least=1, group=_LIMITS)
     max_cost: float | None = option(

@@ -12,9 +12,8 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note
 from histobench.roi.comparison.answer import Answer, Evidence, Value, answer, listed_names
-from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.grids import Grid
-from histobench.roi.comparison.metric_function import known_metric
 from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
 from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
@@ -25,13 +24,12 @@ from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.encoders.registry import find_spec
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.options import Origin
+from histobench.roi.result_options import ChooseOptions, CompareSettings, Conditions
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import PATIENT
 
-#: `commercial-or-unclear` also takes encoders whose authors or licenses do not say clearly what is allowed.
-LICENSES = ("any", "commercial", "commercial-or-unclear")
 #: In a results folder; the report shows it.
 CHOICE_FILE = "choice.json"
 #: In a results folder: how each dataset was read.
@@ -47,44 +45,7 @@ COMMERCIAL = {
     "GPL-3.0": "copyleft",
     "AGPL-3.0": "copyleft, also for services",
 }
-#: A smaller limit on the parameters is a slip of the unit.
-FEWEST_PARAMS = 100_000
 _NONCOMMERCIAL = re.compile(r"non-?commercial|\bNC\b|-NC|Commons Clause", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What an encoder must meet."""
-
-    license: str = "any"
-    max_params: int | None = None
-    min_robustness: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.license not in LICENSES:
-            raise HistobenchError(f"license: {self.license!r} is not one of {', '.join(LICENSES)}")
-        if self.max_params is not None and self.max_params < FEWEST_PARAMS:
-            raise HistobenchError(
-                f"`max_params`: no encoder has as few as {self.max_params} parameters; for millions write "
-                f"{self.max_params}M (in Python {self.max_params}_000_000)"
-            )
-        # Also refuses NaN.
-        if self.min_robustness is not None and not 0 <= self.min_robustness <= 1:
-            raise HistobenchError(
-                f"`min_robustness`: the robustness index is between 0 and 1, such as 0.8, not "
-                f"{self.min_robustness:g}"
-            )
-
-    def words(self) -> str:
-        said = []
-        if self.license != "any":
-            unclear = " or is unclear about it" if self.license != "commercial" else ""
-            said.append(f"a license that allows commercial use{unclear}")
-        if self.max_params is not None:
-            said.append(f"at most {shown_params(self.max_params)} parameters (image tower)")
-        if self.min_robustness is not None:
-            said.append(f"a robustness index of at least {self.min_robustness:g}")
-        return ", ".join(said) or "none"
 
 
 @dataclass(frozen=True)
@@ -127,13 +88,7 @@ class Choice:
 
 def choose(
     results: Path,
-    conditions: Conditions,
-    *,
-    task: str | None = None,
-    preset: str | None = None,
-    setting: str | None = None,
-    metric: str = "balanced_accuracy",
-    patients: bool = False,
+    options: ChooseOptions,
 ) -> Choice:
     """Judge every encoder of a results folder by the conditions, and compare those that meet them.
 
@@ -141,21 +96,21 @@ def choose(
     method).
     """
     stored = load_runs(results)
-    if patients:
+    task, setting, metric = options.task, options.setting, options.metric
+    if options.patients:
         task, setting = _patient_task(stored, task, setting)
-    runs = select_runs(stored, task=task, preset=preset, setting=setting)
+    runs = select_runs(stored, task=task, preset=options.preset, setting=setting)
     presets = sorted({run.identity.preset for run in runs})
     if len(presets) > 1:
         raise HistobenchError(f"several presets ({', '.join(presets)}): choose one with `preset`")
     robust = _robustness(results)
     tables = {dataset: distinct_names(members) for dataset, members in by_dataset(runs).items()}
     everyone = [
-        _judged(name, conditions, robust.get(_plain(name)))
+        _judged(name, options, robust.get(_plain(name)))
         for name in dict.fromkeys(name for named in tables.values() for name in named)
     ]
     left = {_plain(each.name) for each in everyone if not each.why_not}
     kept = [run for run in runs if run.identity.encoder in left]
-    metric = known_metric(metric)
     comparison = compare_runs(kept, CompareSettings(metric)) if kept else None
     evidence = (
         [] if comparison is None else evidence_with_splits(comparison, _split_tables(results, kept, metric))
@@ -169,7 +124,7 @@ def choose(
         key=lambda each: (each.name not in found.best, -len(each.tied_best), _order(each, lower), each.name)
     )
     choice = Choice(
-        conditions.words(),
+        options.words(),
         shown_task,
         metric,
         tuple(tables),
@@ -238,7 +193,7 @@ def run_command(
     outside = [name.removesuffix("@elsewhere") for name in names if name.endswith("@elsewhere")]
     paths = {
         "data": note.get("source", dataset),
-        "class2id": note.get("classes_file"),
+        "classes": note.get("classes_file"),
         "results": str(results),
     }
     if seen_from is not None:
@@ -248,9 +203,9 @@ def run_command(
         }
     flags = {
         "data": paths["data"],
-        "class2id": paths["class2id"],
+        "classes": paths["classes"],
         **{each.name: note.get(each.name) for each in fields(Origin)},
-        "models": ",".join(name for name in map(_plain, names) if not name.endswith("@elsewhere")),
+        "encoders": ",".join(name for name in map(_plain, names) if not name.endswith("@elsewhere")),
         "features": ",".join(f"{name}=FILE" for name in outside),
         "seed": like.identity.seed,
         "tasks": like.task,
@@ -308,19 +263,6 @@ def shown_params(count: int | None) -> str:
     ('303M', '?')
     """
     return "?" if count is None else f"{count / 1e6:.0f}M"
-
-
-def read_params(text: str) -> int:
-    """400M, 1.1B or a plain number.
-
-    >>> read_params("400M"), read_params("1.1B")
-    (400000000, 1100000000)
-    """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kKmMbBgG]?)", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise HistobenchError(f"max-params: expected a number such as 400M or 1.1B, found {text!r}")
-    scale = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}[match[2].lower()]
-    return round(float(match[1]) * scale)
 
 
 def _judged(name: str, conditions: Conditions, robustness: float | None) -> Candidate:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import episode_tables
 from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
-from histobench.roi.comparison.metric_function import known_metric
 from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
@@ -27,6 +26,7 @@ from histobench.roi.comparison.table_statistics import (
 )
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.metrics.target_metrics import REFERENCES
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval
@@ -163,22 +163,6 @@ class Comparison:
     tables: tuple[DatasetTable, ...]
     ranking: DatasetRanking | None
     seeds: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class CompareSettings:
-    """How encoders are compared."""
-
-    metric: str = "balanced_accuracy"
-    alpha: float = 0.05
-    rope: float = 0.01  # differences up to this are equivalent in practice (over datasets)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metric", known_metric(self.metric))
-        if not 0 < self.alpha < 1:
-            raise HistobenchError(f"`alpha` must lie between 0 and 1, not {self.alpha:g}")
-        if not 0 <= self.rope < 1:
-            raise HistobenchError(f"`rope` must be at least 0 and below 1, not {self.rope:g}")
 
 
 TableMaker = Callable[[str, Sequence[StoredRun], CompareSettings], DatasetTable]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import evaluate_resamples, summing_matrix
 from histobench.roi.metrics.formulas import label_metrics_of
-from histobench.roi.metrics.metric_catalogue import CLASS_MEANS, LABEL_METRICS, METRICS, OF_TARGETS
+from histobench.roi.metrics.metric_catalogue import CLASS_MEANS, LABEL_METRICS, known_metric
 
 if TYPE_CHECKING:
     from histobench.roi.predictions import Predictions
@@ -35,25 +35,6 @@ def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64]) -> Evaluate:
         }
 
     return whole
-
-
-#: What people call metrics beside their names.
-_ALSO = {"acc": "accuracy", "bacc": "balanced_accuracy", "balanced_acc": "balanced_accuracy", "auc": "auroc",
-         "roc_auc": "auroc", "f1": "f1_score", "kappa": "quadratic_kappa"}  # fmt: skip
-
-
-def known_metric(metric: str) -> str:
-    """Return the name of a metric as results have it; refuse one that does not exist.
-
-    >>> known_metric("acc"), known_metric("Balanced accuracy")
-    ('accuracy', 'balanced_accuracy')
-    """
-    known = (*METRICS, *(each.name for each in OF_TARGETS))
-    name = metric.strip().lower().replace(" ", "_").replace("-", "_")
-    name = _ALSO.get(name, name)
-    if name not in known:
-        raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, known)}")
-    return name
 
 
 def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.metric_function import known_metric, one_metric
-from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state, design_of
-from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.comparison.metric_function import one_metric
+from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, design_of
+from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
 from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import PowerOptions, PowerSettings
+from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.jackknife import SHARE_OF_UNSEEN, pair_errors
 from histobench.statistics.power import PowerEstimate, power_from_predictions
@@ -38,27 +41,10 @@ class PowerAnalysis:
     discordant: float  # share of images that exactly one of the two gets right
 
 
-@dataclass(frozen=True)
-class PowerSettings:
-    """What difference is to be seen, and how surely."""
-
-    metric: str = "balanced_accuracy"
-    delta: float = 0.02
-    power: float = 0.8
-    alpha: float = 0.05
-    n_bootstrap: int | None = None  # simulated test sets; None: by how long the metric takes
-    random_state: int = 42
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metric", known_metric(self.metric))
-        if not self.delta > 0:
-            raise HistobenchError(f"`delta` must be positive, not {self.delta:g}")
-        for name, value in (("power", self.power), ("alpha", self.alpha)):
-            if not 0 < value < 1:
-                raise HistobenchError(f"`{name}` must lie between 0 and 1, not {value:g}")
-        check_random_state(self.random_state)
-        if self.n_bootstrap is not None and self.n_bootstrap < 100:
-            raise HistobenchError(f"`n_bootstrap` must be at least 100, not {self.n_bootstrap}")
+def power_of_results(results: str | Path, options: PowerOptions) -> list[PowerAnalysis]:
+    """Return the analysis of each dataset of a results folder on which both encoders were run."""
+    runs = select_runs(load_runs(results), **options.conditions())
+    return [plan_test_set(members, options) for members in by_dataset(runs).values()]
 
 
 def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAnalysis:
@@ -88,7 +74,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
             alpha=settings.alpha,
             power=settings.power,
             n_resamples=settings.n_bootstrap or (4000 if settings.metric in LABEL_METRICS else 1000),
-            seed=settings.random_state,
+            seed=settings.seed,
             unseen=unseen,
             test_freedom=freedom if math.isfinite(freedom) else math.inf,
         )

@@ -10,10 +10,11 @@ from itertools import combinations
 from scipy import stats
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, dataset_table
+from histobench.roi.comparison.comparison import DatasetTable, dataset_table
 from histobench.roi.comparison.grids import Grid, ranks_text
 from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
 
@@ -62,9 +63,7 @@ def ranking_shifts(
 ) -> list[RankingShift]:
     """Compare the frozen and the adapted network of every encoder, dataset by dataset."""
     if not any(run.task == FINE_TUNE for run in runs):
-        raise HistobenchError(
-            f"no results of the task {FINE_TUNE} here; run: histobench run --tasks {FINE_TUNE}"
-        )
+        raise HistobenchError(f"no results of the task {FINE_TUNE} here; add it to `tasks` of a run")
     chosen = {
         setting: by_dataset(
             select_runs(runs, task=FINE_TUNE, setting=setting, dataset=dataset, encoders=encoders, seed=seed)

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.core.threads import spread
-from histobench.roi.comparison.similarity_table import MEASURES, Similarity
+from histobench.roi.comparison.similarity_table import Similarity
 from histobench.roi.features.feature_file import load
 from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.neighbours import nearest
+from histobench.roi.result_options import MEASURES, SimilarityOptions
 from histobench.statistics.jackknife import t_quantile
 
 #: Groups above this number are left out several at a time: the jackknife of blocks.
@@ -290,13 +291,10 @@ def _kappa_of(cells: Floats) -> Floats:
 
 def similarity_of_results(
     results: Path,
-    *,
-    dataset: str | None = None,
-    encoders: Sequence[str] | None = None,
-    k: int = 10,
-    measures: Sequence[str] = MEASURES,
+    options: SimilarityOptions,
 ) -> list[Similarity]:
-    """Every pair of encoders of a results folder, on the test images of each dataset."""
+    """Compare every pair of encoders of a results folder on the test images of each dataset."""
+    dataset, encoders = options.dataset, options.encoders
     sets: dict[str, dict[str, Path]] = {}
     for path in sorted((results / "features").rglob("*_test.pt")):
         name, _, rest = path.name.removeprefix("Dataset_[").partition("]_Model_[")
@@ -326,7 +324,12 @@ def similarity_of_results(
         }
         features = {encoder: each.embeddings.numpy() for encoder, each in loaded.items()}
         found += similarity(
-            features, groups=first.groups, errors=errors, k=k, dataset=name, measures=measures
+            features,
+            groups=first.groups,
+            errors=errors,
+            k=options.k,
+            dataset=name,
+            measures=options.measures,
         )
     return found
 

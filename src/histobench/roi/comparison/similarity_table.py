@@ -12,8 +12,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.comparison.grids import Grid
+from histobench.roi.result_options import MEASURES
 
-MEASURES = ("cka", "neighbors", "errors")
 #: In a results folder; the report shows it.
 SIMILARITY_FILE = "similarity.json"
 

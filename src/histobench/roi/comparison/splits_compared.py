@@ -16,16 +16,18 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
 from histobench.core.text import csv_text, spreadsheet_cell
 from histobench.roi.comparison.answer import Evidence, Value, answer, evidence_of_table
-from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs, settings_for
+from histobench.roi.comparison.comparison import Comparison, compare_runs, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.episode_intervals import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
-from histobench.roi.comparison.selection import by_dataset
+from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
+from histobench.roi.result_options import CompareOptions, CompareSettings
+from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, PATIENT
 from histobench.statistics.intervals import Interval
@@ -137,6 +139,16 @@ def answer_over_splits(table: SplitTable) -> str:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def compare_results(
+    results: str | Path | Sequence[StoredRun], options: CompareOptions
+) -> tuple[list[SplitTable], Comparison | None]:
+    """Compare the runs of a results folder, or those that are given: over splits, or as they are."""
+    if isinstance(results, str | Path):
+        results = (split_runs if options.splits else load_runs)(results)
+    runs = select_runs(results, **options.conditions())
+    return compare_split_runs(runs, options) if options.splits else ([], compare_runs(runs, options))
 
 
 def compare_split_runs(

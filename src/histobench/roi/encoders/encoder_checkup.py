@@ -58,7 +58,7 @@ def check_encoders(
         specs = list_encoders()
         ready = [spec.name for spec in specs if has_weights(spec, weights)]
         message = f"{len(ready)} of {len(specs)} ready without a download: {', '.join(ready)}"
-        return [CheckupResult("PASS", "encoders", message, "histobench doctor --models NAME checks one")]
+        return [CheckupResult("PASS", "encoders", message, "histobench doctor --encoders NAME checks one")]
     return [finding for name in names for finding in _encoder(name, weights, online)]
 
 

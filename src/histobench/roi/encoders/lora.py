@@ -34,7 +34,7 @@ TARGETS = {
 #: For a class of the user that does not define `lora_targets`.
 ANY = "|".join([*TARGETS.values(), r"qkv"])
 _ADAPTER, _BASE, _LOADER = "adapter_model.safetensors", "base_encoder.json", "encoder.py"
-_LOADER_TEXT = '''"""The fine-tuned encoder of this folder: --models NAME=THIS_FILE:adapted."""
+_LOADER_TEXT = '''"""The fine-tuned encoder of this folder: --encoders NAME=THIS_FILE:adapted."""
 
 from pathlib import Path
 

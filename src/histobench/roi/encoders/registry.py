@@ -226,7 +226,7 @@ def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) ->
         raise HistobenchError(next(iter(missing.values())))
     lines = "".join(f"\n{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items())
     lines = lines.replace("\n", "\n  ")
-    advice = "" if len(missing) == len(reasons) else "\nNothing was computed; `keep_going` runs the others."
+    advice = "" if len(missing) == len(reasons) else "\nNothing was computed; `skip_failed` runs the others."
     raise HistobenchError(f"{len(missing)} of {len(reasons)} encoders cannot be used:{lines}{advice}")
 
 

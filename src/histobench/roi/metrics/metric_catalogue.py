@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from histobench.core.errors import HistobenchError, did_you_mean
+
 #: What a metric is computed from: the confusion matrix alone, or probabilities in one of four ways.
 #: Those of targets that are not classes are computed in `target_metrics`.
 Kind = Literal["labels", "auroc", "auprc", "loss", "calibration", "target"]
@@ -166,3 +168,22 @@ LABEL_METRICS = _names(lambda metric: metric.kind == "labels")
 CLASS_MEANS = _names(lambda metric: metric.over_present_classes)
 #: Too high by an amount that depends on the number of images: no error of such a metric is known.
 CALIBRATION_METRICS = _names(lambda metric: metric.kind == "calibration")
+
+
+#: What people call metrics beside their names.
+_ALSO = {"acc": "accuracy", "bacc": "balanced_accuracy", "balanced_acc": "balanced_accuracy", "auc": "auroc",
+         "roc_auc": "auroc", "f1": "f1_score", "kappa": "quadratic_kappa"}  # fmt: skip
+
+
+def known_metric(metric: str) -> str:
+    """Return the name of a metric as results have it; refuse one that does not exist.
+
+    >>> known_metric("acc"), known_metric("Balanced accuracy")
+    ('accuracy', 'balanced_accuracy')
+    """
+    known = (*METRICS, *(each.name for each in OF_TARGETS))
+    name = metric.strip().lower().replace(" ", "_").replace("-", "_")
+    name = _ALSO.get(name, name)
+    if name not in known:
+        raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, known)}")
+    return name

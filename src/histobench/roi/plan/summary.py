@@ -10,13 +10,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.version import __version__
 from histobench.roi.comparison.answer import answer
-from histobench.roi.comparison.comparison import (
-    CompareSettings,
-    Comparison,
-    DatasetTable,
-    TableMaker,
-    compare_runs,
-)
+from histobench.roi.comparison.comparison import Comparison, DatasetTable, TableMaker, compare_runs
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.grids import combination_words, elsewhere_words, unchecked_words
 from histobench.roi.comparison.lab_summaries import lab_grids, lab_remarks
@@ -50,6 +44,7 @@ from histobench.roi.plan.plan_outcome import (
     metric_words,
 )
 from histobench.roi.plan.speeds import read_speeds
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.task_catalogue import LINEAR_PROBE, ROBUSTNESS, task_place
 from histobench.roi.units.roi_run import EVALUATED

@@ -11,8 +11,9 @@ from typing import Any
 from histobench.core.files import files_below, read_bytes, unreadable
 from histobench.core.record_files import read_record, write_record
 from histobench.core.version import __version__
-from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, TableMaker, dataset_table
+from histobench.roi.comparison.comparison import DatasetTable, TableMaker, dataset_table
 from histobench.roi.comparison.selection import by_task, distinct_names
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.layout import COMPLETE, SPLITS, TaskFiles
 from histobench.roi.results.reader import read_run
 from histobench.roi.results.stored_run import StoredRun

@@ -1,0 +1,171 @@
+"""Questions around a benchmark: is this machine ready, is the test set large enough, do numbers agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.core.parameters import file_path, flag, texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def doctor(
+    encoders: str | Sequence[str] = (), *, weights: str | Path | None = None, online: bool = False
+) -> pd.DataFrame:
+    """Check that this machine is ready, as `histobench doctor` does.
+
+    Parameters
+    ----------
+    encoders : str or list of str, default ()
+        Encoders whose weights are checked, too.
+    weights : str or Path, optional
+        Checkpoint, folder of checkpoints, or table like model_weights.json.
+    online : bool, default False
+        Ask the model hub whether access is granted.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per check: verdict (PASS, WARN or FAIL), subject, message, fix.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> set(hb.doctor()["verdict"]) <= {"PASS", "WARN", "FAIL"}
+    True
+    """
+    import pandas as pd
+
+    from histobench.mint.agent_checkup import check_mint
+    from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoders, check_machine
+
+    names = texts(encoders, "encoders") if encoders else []
+    place = None if weights is None else str(file_path(weights, "weights"))
+    found = [*check_machine(), *(CheckupResult(*line) for line in check_mint())]
+    found += check_encoders(names, weights=place, online=flag(online, "online"))
+    return pd.DataFrame([asdict(each) for each in found])[["verdict", "subject", "message", "fix"]]
+
+
+def power(
+    results: str | Path,
+    *,
+    # The options below are written by scripts/write_signatures.py from the records.
+    metric: str = "balanced_accuracy",
+    delta: float = 0.02,
+    power: float = 0.8,
+    alpha: float = 0.05,
+    n_bootstrap: int | None = None,
+    seed: int = 0,
+    task: str | None = None,
+    encoders: str | Sequence[str] = (),
+    setting: str | None = None,
+    preset: str | None = None,
+    dataset: str | None = None,
+) -> pd.DataFrame:
+    """Compute the size of a test set that detects a difference between two encoders.
+
+    `histobench power` does the same. The noise of the difference comes from stored predictions of both
+    encoders on the same test images.
+
+    Parameters
+    ----------
+    results : str or Path
+        A results folder.
+    metric : str, default "balanced_accuracy"
+        Metric, such as accuracy, auroc or f1_score.
+    delta : float, default 0.02
+        Difference to detect.
+    power : float, default 0.8
+        Probability of detecting it.
+    alpha : float, default 0.05
+        Two-sided error rate.
+    n_bootstrap : int, optional
+        Simulated test sets (default: 4000, or 1000 for slow metrics).
+    seed : int, default 0
+        Seed of the simulation.
+    task : str, optional
+        Task (default: Linear-Probe if there is one).
+    encoders : str or list of str, default ()
+        The two encoders.
+    setting : str, optional
+        Setting of the task, such as 9way_16shot.
+    preset : str, optional
+        Only runs of this preset.
+    dataset : str, optional
+        Only this dataset.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per dataset: the two encoders, the unit (images or groups), units_needed with its range, and
+        the difference that the present test set detects.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> draw, folder = np.random.default_rng(0), tempfile.mkdtemp()
+    >>> y = np.arange(120) % 2
+    >>> for encoder, signal in (("a", 1.0), ("b", 0.5)):
+    ...     X = draw.normal(size=(120, 8)) + signal * y[:, None]
+    ...     _ = hb.evaluate(X[:60], X[60:], y[:60], y[60:], tasks="KNN", encoder=encoder, results=folder)
+    >>> int(hb.power(folder, encoders=["a", "b"], delta=0.1, n_bootstrap=200)["present_units"].item())
+    60
+    """
+    given = dict(locals())
+    import pandas as pd
+
+    from histobench.core.records import from_values
+    from histobench.roi.comparison.power_of_runs import power_of_results
+    from histobench.roi.result_options import PowerOptions
+
+    found = power_of_results(file_path(results, "results"), from_values(PowerOptions, given))
+    rows = [{**asdict(each), **asdict(each.estimate)} for each in found]
+    return pd.DataFrame(rows).drop(columns="estimate")
+
+
+def verify(results: str | Path) -> pd.DataFrame:
+    """Compare stored results with published ones, as `histobench verify` does.
+
+    Parameters
+    ----------
+    results : str or Path
+        A results folder.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per published number that could be compared: dataset, encoder, task, setting, metric,
+        published, ours, low, high, difference, verdict, because. Empty if there is none.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> y, folder = np.arange(60) % 2, tempfile.mkdtemp()
+    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 3 * y[:, None]
+    >>> _ = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks="KNN", encoder="mine", results=folder)
+    >>> len(hb.verify(folder))
+    0
+    """
+    import pandas as pd
+
+    from histobench.roi.published.verify import verify as verified
+
+    columns = ["dataset", "encoder", "task", "setting", "metric", "published", "ours", "low", "high"]
+    rows = [
+        (
+            *(getattr(each.published, name) for name in columns[:5]),
+            each.published.value,
+            each.ours.value,
+            each.ours.low,
+            each.ours.high,
+            each.difference,
+            each.verdict,
+            each.because,
+        )
+        for each in verified(file_path(results, "results"))
+    ]
+    return pd.DataFrame(rows, columns=[*columns, "difference", "verdict", "because"])

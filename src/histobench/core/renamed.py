@@ -1,0 +1,69 @@
+"""Earlier names of public functions, methods and parameters: they work for two versions, with a warning."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@functools.cache
+def warn_renamed(old: str, new: str) -> None:
+    """Warn, once in a process, that a name has changed."""
+    warnings.warn(f"{old} is now {new}; the old name will be removed", FutureWarning, stacklevel=3)
+
+
+class Renamed:
+    """An earlier name of a method or attribute.
+
+    >>> class Table:
+    ...     def to_frame(self) -> str:
+    ...         return "frame"
+    ...
+    ...     frame = Renamed("to_frame")
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     Table().frame()
+    'frame'
+    """
+
+    def __init__(self, new: str) -> None:
+        self._new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._old = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        warn_renamed(f"{owner.__name__}.{self._old}", f"{owner.__name__}.{self._new}")
+        return getattr(instance, self._new)
+
+
+def renamed_parameters(**names: str) -> Callable[[F], F]:
+    """Let a function take parameters by their earlier names, too.
+
+    >>> @renamed_parameters(keep_going="skip_failed")
+    ... def run(skip_failed: bool = False) -> bool:
+    ...     return skip_failed
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     run(keep_going=True)
+    True
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old, new in names.items():
+                if old in given:
+                    warn_renamed(f"{function.__name__}({old}=)", f"{function.__name__}({new}=)")
+                    given[new] = given.pop(old)
+            return function(*args, **given)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
