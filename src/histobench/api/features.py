@@ -404,7 +404,7 @@ def _readable(data: Any) -> Any:
 
 
 class TemporaryResults:
-    """A folder of results that nobody asked to keep: it goes with the last who holds this."""
+    """A folder of results that no one asked to keep: it goes with the last who holds this."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="histobench-"))

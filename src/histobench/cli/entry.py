@@ -283,7 +283,7 @@ def _on_request(number: int, frame: object) -> None:
 
 
 def _reader_has_gone() -> bool:
-    """Whether nobody reads the standard output any more."""
+    """Whether no one reads the standard output any more."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)

@@ -429,15 +429,15 @@ def status_command(args: ReadsResults) -> int:
         ],
         right=STATES,
     )
-    told = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
-    console.print(f"{status.folder.name} (--engine {status.engine}): {told}", soft_wrap=True)
+    counts_text = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
+    console.print(f"{status.folder.name} (--engine {status.engine}): {counts_text}", soft_wrap=True)
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
         console.print(f"at work: {hosts}", soft_wrap=True)
     jobs = queued(folder) if folder else {}
     if jobs:
-        told = ", ".join(f"{count} {name}" for name, count in jobs.items())
-        console.print(f"Slurm tasks queued or running: {told}", soft_wrap=True)
+        counts_text = ", ".join(f"{count} {name}" for name, count in jobs.items())
+        console.print(f"Slurm tasks queued or running: {counts_text}", soft_wrap=True)
     if status.images_per_second is not None:
         console.print(f"{status.images} images computed, {status.images_per_second:.1f} images/s per worker")
     if status.seconds_left is not None:

@@ -307,9 +307,9 @@ def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed:
     """
     base = calibrated[role_of(arm)]
     n = len(base)
-    everyone, nobody = np.arange(n), np.zeros(n, dtype=bool)
+    everyone, nothing = np.arange(n), np.zeros(n, dtype=bool)
     order = _order(base)
-    shown, source, manipulated = base, everyone, nobody
+    shown, source, manipulated = base, everyone, nothing
     if arm == "shuffled":
         source = derangement(n, _generator(seed, "shuffled"))
         shown, order, manipulated = base[source], order[source], np.ones(n, dtype=bool)

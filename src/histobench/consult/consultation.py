@@ -323,7 +323,7 @@ def consult_prompt(
 
 
 def first_noted(open_tools: Sequence[Tool], problem: str) -> str:
-    """What the agent is told after its first answer."""
+    """What the agent reads after its first answer."""
     noted = f"Your first answer cannot be read: {problem}." if problem else "Your first answer is noted."
     if not open_tools:
         return f"{noted} No image encoder is available for this region. Give your final answer."
@@ -382,7 +382,7 @@ class Handed:
     length: int
     notes: str = ""
     right: tuple[bool, ...] = ()
-    outcomes: bool = False  # whether it is told what was right
+    outcomes: bool = False  # whether it learns what was right
 
 
 class SequenceMemory:
@@ -573,7 +573,7 @@ class ConsultEnv(GeneralEnv):
         return outcome
 
     def check(self, solution: str) -> ActionOutcome:
-        """Note the answer; nobody is told whether it is right, but for sequences with outcomes."""
+        """Note the answer; it is not revealed whether it is right, but for sequences with outcomes."""
         if len(self._answers) > 1:
             self._notes = read_notes(solution)
             return ActionOutcome(success=self._right)

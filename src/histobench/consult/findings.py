@@ -63,7 +63,7 @@ LEAST_GROUPS = 8
 LEAST_WRONG = 10.0
 #: What two agents are compared by.
 COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
-#: What is told of sequences.
+#: What is reported about sequences.
 SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
 

@@ -178,7 +178,7 @@ def region_id(image: str) -> str:
 
 
 class OpeningBench:
-    """Makes a bench in a thread of its own, and knows how far it is; `make` is told whom to report to."""
+    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to."""
 
     def __init__(self, make: Callable[[Progress], Bench]) -> None:
         self.done, self.total, self.doing = 0, 0, "reading the dataset"
@@ -257,12 +257,12 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
 
     async def ask(context: Context[Any, Any], question: Callable[[Bench], Any]) -> Any:
         try:
-            told = -1.0
+            reported = -1.0
             while (bench := opening.wait(0)) is None:
                 done = opening.done + 0.0
-                if done > told:  # progress must increase
+                if done > reported:  # progress must increase
                     await context.report_progress(done, opening.total or None, opening.doing)
-                    told = done
+                    reported = done
                 await anyio.sleep(PAUSE)
             return await anyio.to_thread.run_sync(question, bench)
         except HistobenchError as error:

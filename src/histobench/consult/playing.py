@@ -51,8 +51,8 @@ class ConsultCell(PlannedCell):
 
     def settings(self) -> dict[str, Any]:
         """Also the cases and answers: a study that was prepared anew is another one."""
-        told = {"outcomes": True} if self.outcomes else {}
-        return {**super().settings(), "study": self.study, **told}
+        extra = {"outcomes": True} if self.outcomes else {}
+        return {**super().settings(), "study": self.study, **extra}
 
 
 def play(run: ConsultRun, *, display: OpenDisplay = no_display, writer: Writer | None = None) -> Played:
@@ -225,7 +225,7 @@ def player_opener(study: Study, terms: Terms, planned: Planned) -> OpenPlayer:
 
 
 class _SequencePlayer(Player):
-    """A player of sequences: where it cannot begin an episode, nobody waits for the notes of that one."""
+    """A player of sequences: where it cannot begin an episode, no one waits for the notes of that one."""
 
     def __init__(self, player: Player, steps: dict[tuple[str, str], ConsultTask]) -> None:
         self.name, self.max_concurrency = player.name, player.max_concurrency

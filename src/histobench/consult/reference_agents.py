@@ -304,7 +304,7 @@ class PolicyAgent(EpisodeAgent):
         self._final, confidence = self._final_choice(last)
         return self._answer(native, self._final, confidence)
 
-    def _noted(self, told: str) -> str:
+    def _noted(self, observation: str) -> str:
         """What the learner has learned; other policies note nothing.
 
         Where it did not follow the tool and was wrong, the tool may have been right or wrong, too.
@@ -312,9 +312,9 @@ class PolicyAgent(EpisodeAgent):
         if self._policy != "learner":
             return ""
         followed = self._tool is not None and self._final == self._tool
-        if " It is right." in told and self._tool is not None:
+        if " It is right." in observation and self._tool is not None:
             return self._belief.seen(right=followed).text
-        if " It is wrong." in told and followed:
+        if " It is wrong." in observation and followed:
             return self._belief.seen(right=False).text
         return self._belief.text
 

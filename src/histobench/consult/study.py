@@ -217,7 +217,7 @@ MOST_WIDTH = 0.3
 RUNS = "runs"
 #: What registered contrasts are kept in.
 CONTRASTS_FILE = "contrasts.json"
-#: Version 1 (histobench 0.2) told cosines, had the arm `swap`, and no sequences.
+#: Version 1 (histobench 0.2) reported cosines, had the arm `swap`, and no sequences.
 VERSION = 2
 READABLE = (1, 2)
 

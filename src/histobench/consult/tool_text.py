@@ -107,7 +107,7 @@ def first_class(text: str, names: Sequence[str]) -> int | None:
 
 
 def read_neighbours(text: str) -> list[Neighbour]:
-    """The neighbours that an answer names, nearest first; also those of 0.2, which told the cosine.
+    """The neighbours that an answer names, nearest first; also those of 0.2, which reported the cosine.
 
     >>> read_neighbours("1. loose, image of it, image 3fa8")
     [Neighbour(label='loose, image of it', image='3fa8', cosine=nan)]

@@ -55,7 +55,7 @@ class Claim:
         """Give the claim back, unless another process has taken it over."""
         self._released.set()
         with contextlib.suppress(HistobenchError, OSError):
-            if self.holds():  # those that it replaced go first: without them nobody can build on them
+            if self.holds():  # those that it replaced go first: without them no one can build on them
                 for number in range(self._number + 1):
                     _file(self._path, number).unlink(missing_ok=True)
 
@@ -94,7 +94,7 @@ def try_claim(path: Path, *, limit: float | None = None, **facts: Any) -> Claim 
 def holder_of(path: Path, *, even_stale: bool = False) -> dict[str, Any] | None:
     """Return who holds a claim: host, pid, facts, and the seconds since it was renewed as `age`.
 
-    None if nobody does, or if the claim is stale; with `even_stale` the latter has no `age`.
+    None if no one does, or if the claim is stale; with `even_stale` the latter has no `age`.
     """
     number, note = _last(path)
     counted = None if note is None else _counts(_file(path, number), note)

@@ -22,7 +22,7 @@ from typing import IO, Any, TypeVar, cast
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.plain_data import parse_json
 
-#: What nobody writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
+#: What no one writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
 HAND_WRITTEN = 16 << 20
 #: A note that a process of ours has written: a claim, the output of a unit, what was spent.
 NOTED = 256 << 20
@@ -355,14 +355,14 @@ def unreadable(path: str | Path, error: OSError) -> HistobenchError:
 
 # Files that are views: made from other files that are each written once, and never changed in place.
 
-#: Rounds after which a view is left to whoever is still writing.
+#: Rounds after which a view is left to the process that still writes.
 ROUNDS = 50
 
 
 def derive(sources: Callable[[], Sequence[Path]], write: Callable[[Sequence[Path]], None]) -> None:
     """Have a view written from its sources, again as long as sources came or changed meanwhile.
 
-    So of several processes that add a source and then derive, whoever writes last has seen all of them.
+    So of several processes that add a source and then derive, the one that writes last has seen all of them.
     """
     for _ in range(ROUNDS):
         found = list(sources())

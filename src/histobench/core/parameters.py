@@ -121,7 +121,7 @@ def file_path(value: Any, name: str) -> Path:
         raise refused(name, "a path", value)
     try:
         return Path(value).expanduser()
-    except RuntimeError:  # nobody is called so
+    except RuntimeError:  # no one is called so
         return Path(value)
 
 

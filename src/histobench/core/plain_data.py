@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 #: The largest whole number that tables can hold, and so the largest seed.
 LARGEST = 2**63 - 1
-#: More levels than any file of ours has, and few enough for whoever walks through them.
+#: More levels than any file of ours has, and few enough for recursive code.
 _DEEPEST = 40
 #: Values when everything that YAML's aliases repeat is counted each time.
 _MOST_VALUES = 200_000

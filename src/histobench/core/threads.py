@@ -40,7 +40,7 @@ def spread(
 
     Operations inside of `work` run on the thread that calls them. An operation that is itself spread over
     threads ends with all of them waiting for the slowest, and they wait by spinning: with many operations
-    and cores that others use too, most of the time goes there. A part that takes long delays nobody here.
+    and cores that others use too, most of the time goes there. A part that takes long delays no one here.
     On a GPU the parts follow each other.
     """
     with closing(stream(work, parts, device=device, threads=threads)) as results:

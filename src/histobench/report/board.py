@@ -71,7 +71,7 @@ def board_payload(
         "how": [result.how for result in results],
         "numImages": [result.n_images for result in results],
         "numGroups": [result.n_groups for result in results],
-        # Under the table, so that nobody takes an accuracy for more than it is.
+        # Under the table, so that no one takes an accuracy for more than it is.
         "problems": ["; ".join(filter(None, (result.problem, *result.caveats))) for result in results],
     }
 

@@ -107,7 +107,7 @@ def _card(
     if view is not None:
         recorded = {"image": case.id, "encoder": view.encoder, "arm": arm}
         cassette = played.study.cassette
-        told = cassette.answer(
+        reply = cassette.answer(
             "neighbours", {"k": min(SHOWN_NEIGHBOURS, played.study.facts.most_neighbours)}, **recorded
         )
         content["tool"] = {
@@ -115,8 +115,8 @@ def _card(
             "confidence": rounded(view.confidence),
             "manipulated": view.manipulated,
             "says": cassette.answer("predict", {"n": min(3, len(names))}, **recorded),
-            "neighbours": [[near.label, pictures.address(near.image)] for near in read_neighbours(told)],
-            "percentile": read_percentile(told),
+            "neighbours": [[near.label, pictures.address(near.image)] for near in read_neighbours(reply)],
+            "percentile": read_percentile(reply),
         }
     return content
 

@@ -94,5 +94,5 @@ def _row_names(
 
 
 def without_folder(text: str, results_dir: Path) -> str:
-    """A site may be public: paths are told from the results folder on."""
+    """A site may be public: paths are shown from the results folder on."""
     return text.replace(f"{results_dir.as_posix()}/", "")

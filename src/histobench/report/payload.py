@@ -136,7 +136,7 @@ def write_page(site: Path, title: str) -> None:
 
 #: A folder with this file is a site, and may be replaced by the next one.
 MARK = ".histobench-site"
-#: What a site consists of; whatever else lies in its folder is somebody's and is not to be lost.
+#: What a site consists of; whatever else lies in its folder is someone's and is not to be lost.
 _PARTS = {MARK, "index.html", "built.txt", "assets", "data", "thumbs"}
 #: Kinds of files in the folders of a site.
 _KINDS = {"data": {".js"}, "thumbs": {".webp"}, "assets": {".js", ".css", ".svg", ".txt", ""}}
@@ -147,7 +147,7 @@ def site_folder(out: Path) -> Iterator[Path]:
     """Yield an empty folder; on success it replaces the site at `out`, on failure nothing has changed.
 
     A folder that is not empty and was not written by this program is left alone, and so is a site in
-    which somebody has put other files.
+    which someone has put other files.
     """
     if out.exists() and not out.is_dir():
         raise HistobenchError(f"{out} is a file; choose a folder for the site")

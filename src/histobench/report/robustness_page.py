@@ -38,7 +38,7 @@ MEASURES = (
 
 
 def stored_tables(results_dir: Path) -> list[RobustnessTable]:
-    """The robustness tables below a folder; a damaged file is told and does not stop the report."""
+    """The robustness tables below a folder; a damaged file is reported and does not stop the report."""
     try:
         return robustness_tables(load_robustness(results_dir))
     except HistobenchError as error:
@@ -138,7 +138,7 @@ def write_robustness_page(
 
 
 def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
-    """Every stress file below a folder; a damaged one is told and left out."""
+    """Every stress file below a folder; a damaged one is reported and left out."""
     found = []
     for path in sorted(results_dir.rglob(f"{ROBUSTNESS}/{STRESS}")):
         try:

@@ -88,7 +88,7 @@ class SiteServer(ThreadingHTTPServer):
             ) from error
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for the connection; one too many is told so and closed."""
+        """A thread for the connection; one too many is refused and closed."""
         if self._free.acquire(blocking=False):
             try:
                 super().process_request(request, client_address)
@@ -109,7 +109,7 @@ class SiteServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever hangs up is left alone; the next one is served."""
+        """Anyone who hangs up is left alone; the next one is served."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             logging.getLogger(__name__).warning("a request failed: %s: %s", type(error).__name__, error)
@@ -175,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are nobody's business."""
+        """Requests are no one's business."""
 
 
 def snapshot(results_dir: Path) -> Snapshot:

@@ -53,14 +53,14 @@ def connect(address: str | None = None) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, asked_to_end)  # Ray has set its own
     except Exception as error:  # Ray has no class of its own for a node that does not start in time
-        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         where = address or "this machine"
         if _asks_for_token(error):
             raise HistobenchError(
                 f"the Ray cluster at {where} asks for a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
                 "where ~/.ray/auth_token is not the cluster's"
             ) from error
-        raise HistobenchError(f"no Ray cluster at {where}: {told}; `ray start --head` starts one") from error
+        raise HistobenchError(f"no Ray cluster at {where}: {why}; `ray start --head` starts one") from error
 
 
 def _asks_for_token(error: BaseException | None) -> bool:
@@ -71,7 +71,7 @@ def _asks_for_token(error: BaseException | None) -> bool:
 
 
 def _that_answers(address: str | None) -> str | None:
-    """The address to connect to. Ray itself waits for minutes before it says that nobody is there."""
+    """The address to connect to. Ray itself waits for minutes before it says that no one is there."""
     if address not in (None, "auto"):
         if (error := _no_answer(str(address))) is not None:
             raise HistobenchError(
@@ -90,7 +90,7 @@ def _that_answers(address: str | None) -> str | None:
 
 
 def _no_answer(address: str) -> OSError | OverflowError | None:
-    """Why nobody answers at `host:port`; None where somebody does, or where it is no such address."""
+    """Why no one answers at `host:port`; None where someone does, or where it is no such address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -131,7 +131,7 @@ def _remembered() -> str:
 
 #: Most tasks of an array.
 MOST_TASKS = 1000
-#: Seconds before the time limit at which a task is told to come to an end and is queued again.
+#: Seconds before the time limit at which a task is asked to come to an end and is queued again.
 NOTICE = 120
 #: How often a task that was killed is queued again, and one that reached its time limit.
 RESTARTS, TIME_LIMITS = 3, 50
@@ -200,7 +200,7 @@ def submit_array(
     """
     text = _script(command)
     script, logs = run / "jobs" / f"{name}.sh", run / "logs"
-    write_text(script, text)  # for people: Slurm is given the text, which nobody else can change
+    write_text(script, text)  # for people: Slurm is given the text, which no one else can change
     flags = [
         "--parsable",
         f"--job-name={job_name(name, run)}",

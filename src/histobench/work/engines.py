@@ -33,7 +33,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Display:
-    """Who is told what is going on; the two hooks make room for the bar of an extraction."""
+    """Where progress is shown; the two hooks make room for the bar of an extraction."""
 
     progress: Progress = field(default_factory=Silent)
     say: Callable[[str], None] = lambda text: None
@@ -303,10 +303,10 @@ class _Driver:
     def _note_no_start(self, error: Exception) -> None:
         self._not_started += 1
         if self._not_started > ATTEMPTS * len(self._slots):
-            told = str(error).strip().splitlines()
+            message = str(error).strip().splitlines()
             raise HistobenchError(
                 f"workers do not start on the Ray cluster (is the same environment on every node?): "
-                f"{told[-1] if told else type(error).__name__}"
+                f"{message[-1] if message else type(error).__name__}"
             )
 
     def _note_defect(self, slot: _Slot, error: Exception) -> None:
@@ -323,7 +323,7 @@ class _Driver:
 
         idle = [slot for slot in slots if slot.actor is not None and slot.is_open and slot.task is None]
         closing = [slot.actor.close.remote() for slot in idle]
-        if closing:  # one that is gone by itself, or does not come to an end, keeps nobody
+        if closing:  # one that is gone by itself, or does not come to an end, keeps no one
             ray.wait(closing, num_returns=len(closing), timeout=CLOSING_SECONDS)
         for slot in slots:
             if slot.actor is not None:
@@ -394,8 +394,8 @@ class SlurmEngine:
                 )
             except HistobenchError as error:  # a limit on jobs of one user, or on tasks of an array
                 remove_keys(folder)
-                told = clusters.take_back(jobs)
-                raise HistobenchError(f"{error} (the job {step.name} with {tasks} tasks){told}") from error
+                message = clusters.take_back(jobs)
+                raise HistobenchError(f"{error} (the job {step.name} with {tasks} tasks){message}") from error
             jobs.append(job)
             display.say(f"job {job}: {step.name}")
         return False

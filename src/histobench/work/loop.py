@@ -44,7 +44,7 @@ class Agenda:
 
     @property
     def left(self) -> int:
-        """How many units have no output, those in somebody's hands included."""
+        """How many units have no output, those in someone's hands included."""
         return len(self._left)
 
     def ready(self, kinds: Collection[str], *, like: Batch = (), start: float = 0.0) -> Iterator[list[Unit]]:
@@ -60,7 +60,7 @@ class Agenda:
                 yield _rotated(list(units.values()), start)
 
     def take(self, units: Sequence[Unit]) -> None:
-        """Units are in somebody's hands, until they are noted."""
+        """Units are in someone's hands, until they are noted."""
         for unit in units:
             self._taken[unit.id] = unit
             self._batches[self._folder.batch_of(unit)].pop(unit.id, None)
@@ -113,7 +113,7 @@ def work_through(
     """Do every unit of these kinds that is not done, until all have an output.
 
     Unless it is `alone`, a worker claims what it does, which spares work; claims of the dead are taken over.
-    The two hooks are told of every batch.
+    The two hooks are called for every batch.
     """
     kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds, read=alone)
@@ -136,7 +136,7 @@ def work_through(
             like = folder.batch_of(mine[0])
         if mine or agenda.is_stale:
             continue
-        # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
+        # What is left waits for units that are not of these kinds, or for other workers. Where no one is at
         # work any more it waits in vain, and the next attempt goes on from here.
         agenda.is_stale = True
         if others := any(True for _ in folder.holders()):

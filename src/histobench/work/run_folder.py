@@ -159,7 +159,7 @@ class RunFolder:
     #: Units of one batch that are handed out at a time, so that others find something to do as well.
     at_once: ClassVar[Mapping[str, int]] = {}
     #: Seconds that a worker waits for its first unit while others have all of them; None: as long as units
-    #: are left. Where it is set, units cost money: nobody does one that another is at.
+    #: are left. Where it is set, units cost money: no one does one that another is at.
     patience: ClassVar[float | None] = None
 
     def open_worker(self, progress: Progress, say: Callable[[str], None]) -> Worker:

@@ -1,1 +1,1 @@
-"""Agents: whoever writes the next message of an episode - an endpoint, a recording, a person."""
+"""Agents write the next message of an episode - an endpoint, a recording, a person."""

@@ -202,7 +202,7 @@ class _HumanAgent(EpisodeAgent):
                 return _typed(lines, functions)
             lines.append(line.rstrip("\r\n"))
         if not lines:
-            raise KeyboardInterrupt  # the input has ended: nobody is there any more
+            raise KeyboardInterrupt  # the input has ended: no one is there any more
         return _typed(lines, functions)
 
 

@@ -28,7 +28,7 @@ PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
 }
 #: The key for an address that the user gave: a provider's own key is never sent to another host.
 OWN_KEY = "HISTOBENCH_API_KEY"
-#: Set to 1 by whoever knows that nobody listens between here and a server that speaks plain HTTP.
+#: Set to 1 on a trusted network between here and a server that speaks plain HTTP.
 PLAIN_HTTP = "HISTOBENCH_KEY_OVER_HTTP"
 OTHERS = ("local", "replay", "human")
 #: A user and a password behind the @: an address without a scheme, and no part of a model's name.

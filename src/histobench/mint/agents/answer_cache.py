@@ -56,7 +56,7 @@ class AnswerCache:
             return None
 
     def asking(self, key: str) -> AbstractContextManager[None]:
-        """Ask the request of this key inside; nobody else asks the same meanwhile."""
+        """Ask the request of this key inside; no one else asks the same meanwhile."""
         return nullcontext()  # one process asks each once
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
@@ -95,7 +95,7 @@ class AnswerFiles(AnswerCache):
         return _completion((read_note(self._file(key)) or {}).get("answer"))
 
     def asking(self, key: str) -> AbstractContextManager[None]:
-        """Ask the request of this key inside; nobody else asks the same meanwhile."""
+        """Ask the request of this key inside; no one else asks the same meanwhile."""
         return nullcontext() if self._file(key).exists() else exclusive(self._file(key).with_suffix(".lock"))
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:

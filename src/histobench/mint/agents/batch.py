@@ -33,7 +33,7 @@ from histobench.mint.agents.providers.provider import (
 )
 from histobench.mint.envs.episode import RequestRefusedError
 
-#: A batch is sent when every running episode waits for an answer and nobody has come for so long.
+#: A batch is sent when every running episode waits for an answer and no one has come for so long.
 QUIET_S = 1.0
 _POLL_S = 0.1
 

@@ -115,7 +115,7 @@ class Endpoint:
         """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up).
 
         `most_tokens` are those that may be read and written (default: `bound`); `deadline` is a moment of
-        `time.monotonic` at which nobody waits any longer.
+        `time.monotonic` at which no one waits any longer.
         """
         # Stop sequences belong to free text: they would cut the code in a call, or a tag from its end.
         guided = functions or self.sampling.grammar
@@ -153,7 +153,7 @@ class Endpoint:
         return read, written + (MOST_THINKING if self.sampling.reasoning_effort else 0)
 
     def deliver(self, question: Question) -> Completion:
-        """Get the answer to a question that nobody has answered yet."""
+        """Get the answer to a question that no one has answered yet."""
         return self._loop.run(self._within_time(question))
 
     def cost(self, completion: Completion) -> float | None:

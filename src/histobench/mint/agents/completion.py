@@ -103,12 +103,12 @@ class Usage:
             return cls(known=False)
         read_tokens, written_tokens = sum(counts[0]), sum(counts[1])
         most = {"cached_tokens": read_tokens, "cache_writes": read_tokens, "reasoning_tokens": written_tokens}
-        told = {
+        token_counts = {
             name: count for name, count in among.items() if isinstance(count, int) and 0 < count <= most[name]
         }
-        if sum(told.get(name, 0) for name in ("cached_tokens", "cache_writes")) > read_tokens:
-            told = {}
-        usage: Usage = replace(cls(read_tokens, written_tokens), **told)  # type: ignore[arg-type]
+        if sum(token_counts.get(name, 0) for name in ("cached_tokens", "cache_writes")) > read_tokens:
+            token_counts = {}
+        usage: Usage = replace(cls(read_tokens, written_tokens), **token_counts)  # type: ignore[arg-type]
         return usage
 
     def as_published(self, prefix: str = "") -> dict[str, int]:
@@ -230,7 +230,7 @@ class Sampling:
         return {name: value for name, value in extras.items() if value is not None}
 
     def demands_call(self, without: frozenset[str]) -> bool:
-        """Whether the provider is told that a function must be called."""
+        """Whether the provider is asked that a function must be called."""
         return self.must_call and "tool_choice" not in without
 
     def sent(self, without: frozenset[str], **names: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class CostTracker:
     def hold(self, worst: float, *, waited: float = math.inf) -> bool:
         """Hold back what a request can cost at most; false where others under way have to end first.
 
-        Raises `CostLimitError` if the limit would be passed even if those cost nothing, or if there is nobody
+        Raises `CostLimitError` if the limit would be passed even if those cost nothing, or if there is no one
         left to wait for after `waited` seconds. A caller that cannot wait leaves `waited` out.
         """
         if self._max_cost is None:

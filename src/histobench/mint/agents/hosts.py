@@ -21,7 +21,7 @@ class Host:
     api: ProviderAPI
     limiter: RateLimiter
     capabilities: Capabilities = field(default_factory=Capabilities)
-    #: Nobody asks before this moment: the provider said so to one of us, or it has just failed.
+    #: No one asks before this moment: the provider said so to one of us, or it has just failed.
     open_at: float = 0.0
     busy: int = 0
     asked: int = 0

@@ -62,9 +62,9 @@ def free_threads() -> int:
     The engine's threads wait for each other. One that waits for a core that is busy with something else makes
     all of them slower than a single thread would be.
     """
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    if told.isdecimal() and int(told):
-        return int(told)
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "")
+    if omp_threads.isdecimal() and int(omp_threads):
+        return int(omp_threads)
     return max(1, min(MAX_THREADS, usable_cores(), round(_idle_cores())))
 
 

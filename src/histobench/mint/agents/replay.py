@@ -24,7 +24,7 @@ class ReplayPlayer(Player):
     """Episodes of one model from `*.k5.jsonl.gz` recordings or from the `results.jsonl` of a finished run.
 
     An episode whose recording is too short (another rule did not accept its answer) ends with an error, which
-    counts as failed. An episode that was not recorded is nobody's failure.
+    counts as failed. An episode that was not recorded is no one's failure.
     """
 
     def __init__(self, path: str | Path) -> None:

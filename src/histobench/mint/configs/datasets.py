@@ -199,7 +199,7 @@ def task_class(name: str) -> Any:
 
 
 def _imported_tasks() -> dict[str, Any]:
-    """Every subclass of `Task` in this process by its name; a name that two have is nobody's."""
+    """Every subclass of `Task` in this process by its name; a name that two have is no one's."""
     found: dict[str, list[Any]] = {}
     waiting: list[Any] = [Task]
     while waiting:

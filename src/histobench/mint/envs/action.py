@@ -151,5 +151,5 @@ _SOLUTION = 'solution ::= "<solution>" piece{1,80} "</solution>"\npiece ::= [^<\
 ACTION_GRAMMAR = (
     f'root ::= execute | solution\nexecute ::= "<execute>" [^<]{{1,600}} "</execute>"\n{_SOLUTION}'
 )
-#: In the last step, which the agent is told to use for a solution: only that.
+#: In the last step, which the agent is asked to use for a solution: only that.
 SOLUTION_GRAMMAR = f"root ::= solution\n{_SOLUTION}"

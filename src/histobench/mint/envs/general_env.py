@@ -21,7 +21,7 @@ from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError,
 from histobench.mint.tools.python_tool import PythonREPL, as_observation
 from histobench.mint.tools.tool_schema import tool_spec
 
-# What the agent is told when something went wrong: its own mistake, a tool's failure, or a service's.
+# What the agent reads when something went wrong: its own mistake, a tool's failure, or a service's.
 
 # --- the agent's own mistake: what to do instead -----------------------------------------------------------
 #: The published protocol's answer to a message without a tag; recordings hold it, to the last space.

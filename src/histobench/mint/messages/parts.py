@@ -171,7 +171,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A function as providers are told of it; `parameters` is a JSON schema of an object."""
+    """A function as it is sent to providers; `parameters` is a JSON schema of an object."""
 
     name: str
     description: str

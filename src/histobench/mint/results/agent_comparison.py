@@ -61,7 +61,7 @@ def compare_agents(
 ) -> list[AgentComparison]:
     """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out.
 
-    Whoever reads the whole table reads as many tests as it has rows: the chance that any of them claims a
+    Anyone who reads the whole table reads as many tests as it has rows: the chance that any of them claims a
     difference that is none is 5% only by the corrected p-values.
     """
     groups: dict[str, tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(lambda: ([], []))

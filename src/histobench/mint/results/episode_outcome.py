@@ -20,7 +20,7 @@ OUTCOMES: tuple[str, ...] = get_args(Outcome)
 SOLVED = "solved"
 #: Not finished, through no fault of the model: played again by the next run.
 UNFINISHED = ("checker_error", "provider_failure")
-#: The outcomes that count as failures unless somebody says otherwise: all but those.
+#: The outcomes that count as failures unless someone says otherwise: all but those.
 FAILURES: tuple[str, ...] = tuple(name for name in OUTCOMES if name not in (SOLVED, *UNFINISHED))
 #: How an ending reads in records that say no more (those of the published benchmark).
 _ENDINGS = {"max_propose_steps": "wrong", "max_steps": "out_of_turns", "error": "too_long"}
@@ -41,7 +41,7 @@ FAMILIES = {
 class EpisodeOutcome:
     """One episode: who played what under which setting, and how it ended.
 
-    `tokens` (of the model under test) and `leaked` (an expert gave the answer away) are `None` where nobody
+    `tokens` (of the model under test) and `leaked` (an expert gave the answer away) are `None` where no one
     counted or looked. `outcome` is one of `OUTCOMES`; for records that have none it is read from the ending.
     """
 
@@ -62,7 +62,7 @@ class EpisodeOutcome:
     outcome: str = ""
 
     def __post_init__(self) -> None:
-        # Not told, or scored again by another rule.
+        # Not recorded, or scored again by another rule.
         if not self.outcome or (self.outcome == SOLVED) != self.success:
             read = SOLVED if self.success else _ENDINGS.get(self.terminate_reason, "wrong")
             object.__setattr__(self, "outcome", read)

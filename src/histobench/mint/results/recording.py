@@ -53,7 +53,7 @@ class Recording:
     feedback_model: str = NO_FEEDBACK
     feedback_type: str = NO_FEEDBACK
     #: Whether the household goal was reached when the episode was played again; recordings only say that the
-    #: game was over. `None` where nobody looked.
+    #: game was over. `None` where no one looked.
     won: bool | None = None
 
     @property

@@ -50,7 +50,7 @@ def rescore(
     unspent = len(proposals) < budget.max_propose_solution and len(actions) < budget.max_steps
     answers = [action.content for action in proposals if action.kind == "proposal"]
     if task.decided_by_acting:
-        # Whoever ran out of actions under any rule has not won, so a stored failure stays one when strict.
+        # Anyone who ran out of actions under any rule has not won, so a stored failure stays one when strict.
         if rule == "strict" and not stored_success:
             return Rescored(False)
         if open_env is None:

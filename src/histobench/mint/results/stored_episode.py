@@ -191,7 +191,7 @@ def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
 
 
 def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
-    """Episodes that could not be played to their end and are in no results file: how often is not told."""
+    """Episodes that could not be played to their end and are in no results file: not how often."""
     files = list(files)
     finished = {
         (_without_writer(file), str(episode.task["task_id"]))
@@ -249,7 +249,7 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
             record = parse_json(line)
             beside = details.get(str(record["task"]["task_id"]), {})
             episode = StoredEpisode(cell, record["state"], record["task"], beside, path.parent)
-            _ = episode.outcome, episode.exchanges  # whoever reads these later finds them whole
+            _ = episode.outcome, episode.exchanges  # code that reads these later finds them whole
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines):
                 return

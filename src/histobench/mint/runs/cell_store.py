@@ -120,7 +120,7 @@ class CellStore:
     """`results.jsonl` in the published schema is the record of what is done; the other files stand beside it.
 
     Details are written before the result they belong to. After a kill there may be details without a result,
-    which nobody reads, but never a result without details.
+    which no one reads, but never a result without details.
     """
 
     def __init__(self, folder: str | Path, settings: Mapping[str, Any], record: Mapping[str, Any]) -> None:

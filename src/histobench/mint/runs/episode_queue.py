@@ -29,7 +29,7 @@ from histobench.mint.tasks.base import CheckerError, Task
 FAILURES_PER_WORKER = 3
 #: So many episodes whose checker raised end the run: the next will raise, too.
 CHECKER_ERRORS = 3
-#: Seconds within which whoever has ended the sandbox has ended this process too, if it was a cluster.
+#: Seconds within which the system that has ended the sandbox has ended this process too, if it was a cluster.
 LAST_WORDS = 2.0
 #: The folder of the second, third, ... time that the same cells are played.
 REPEAT = "repeat{number}"
@@ -362,7 +362,7 @@ def _play(episode: PendingEpisode, shared: RunContext, state: _Progress, holds: 
             state.failed(episode, error)
         return False
     if not finished.success and (state.broken_off or shared.pool.is_lost_since(sandbox)):
-        # Whoever ended the run may have ended its sandbox first, and this process will be told in a moment.
+        # The cluster may have ended its sandbox first, and this process will learn it in a moment.
         shared.stopping.wait(LAST_WORDS)
         if state.broken_off:
             return False

@@ -113,9 +113,9 @@ class PartWorker:
                 outcome = self._run.play_part(options, more, writer, self._display).outcome
             except DiskFullError:  # not even this could be written down
                 raise
-            except Exception as error:  # nobody else tries the same: it may have cost money
-                told = "" if isinstance(error, HistobenchError) else f"unexpected {type(error).__name__}: "
-                self._run.fail(unit, f"{told}{error}")
+            except Exception as error:  # no one else tries the same: it may have cost money
+                prefix = "" if isinstance(error, HistobenchError) else f"unexpected {type(error).__name__}: "
+                self._run.fail(unit, f"{prefix}{error}")
                 raise
             problems = [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]
             standing = outcome.standing
@@ -173,7 +173,7 @@ def plan_parts(
 
 
 def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
-    """All episodes of the run and those that are on disk, whoever has played them."""
+    """All episodes of the run and those that are on disk, from all players."""
     options, *_ = run.spec()
     places = [
         (place_of(cell.cell, repeat), tasks)

@@ -30,7 +30,7 @@ EXPERT_SAMPLING = Sampling(max_tokens=1024)
 
 @dataclass(frozen=True)
 class ExpertPlan:
-    """Who gives feedback (nobody for a placebo) and of which kind."""
+    """Who gives feedback (no one for a placebo) and of which kind."""
 
     kind: FeedbackKind
     spec: AgentSpec | None = None

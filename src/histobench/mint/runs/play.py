@@ -34,7 +34,7 @@ from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task, as_rule
 from histobench.mint.tools.wikipedia_search import Encyclopedia, open_encyclopedia
 
-#: Opens whatever shows how a run is going; what it yields is told each new standing.
+#: Opens whatever shows how a run is going; what it yields is called with each new standing.
 OpenDisplay = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]
 
 
@@ -95,7 +95,7 @@ def load_cells(options: RunOptions) -> Loaded:
 
 
 def _prices_of(cell: PlannedCell, prices: Mapping[str, Price]) -> dict[str, Any]:
-    """The prices by which the episodes of a cell are paid; without those that nobody knows."""
+    """The prices by which the episodes of a cell are paid; without those that no one knows."""
     experts = [cell.expert.spec] if cell.expert and cell.expert.spec else []
     found = {spec.target: find_price(spec.target, prices) for spec in (cell.agent, *experts)}
     return {name: asdict(price) for name, price in found.items() if price is not None}

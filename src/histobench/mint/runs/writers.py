@@ -3,7 +3,7 @@
     OUTPUT/writers/2of8-3fa1c07e/             what one process has played, laid out as OUTPUT itself
     OUTPUT/writers/2of8-3fa1c07e/spent.json   the dollars it has paid so far
 
-Whoever reads OUTPUT reads the writers' folders with it. An episode is claimed while it is played, so that two
+Readers of OUTPUT read the writers' folders with it. An episode is claimed while it is played, so that two
 runs do not pay for it twice.
 """
 
@@ -137,7 +137,7 @@ def finished_by_writers(output: Path, place: str, *, and_alone: bool) -> dict[st
         finished = {
             **_finished(file),
             **finished,
-        }  # of two, the first counts, as for whoever reads the results
+        }  # of two, the first counts, as for readers of the results
     return finished
 
 

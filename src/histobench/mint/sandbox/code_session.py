@@ -183,7 +183,7 @@ def _cell_result(message: dict[str, Any], output_chars: int) -> CellResult:
     if not isinstance(text, str) or kind not in ("ok", "error", "timeout"):
         raise BrokenFrameError("no result")
     # Half a surrogate pair cannot be written to any file later. The session keeps to the limit by itself, but
-    # whoever forges a result does not.
+    # a forged result does not.
     return CellResult(text.encode("utf-8", "backslashreplace").decode()[:output_chars], kind)
 
 

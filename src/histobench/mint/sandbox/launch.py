@@ -92,7 +92,7 @@ def guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
         "USER": "nobody",
         "PYTHONHASHSEED": str(hash_seed),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Without a network `!pip install` is told so at once, instead of trying for minutes.
+        # Without a network `!pip install` fails at once, instead of trying for minutes.
         "PIP_NO_INDEX": "1",
         "PIP_NO_INPUT": "1",
         "PIP_CONFIG_FILE": os.devnull,

@@ -65,7 +65,7 @@ def _plugin_places() -> Iterator[Path]:
     for entry in installed_entry_points(TASKS):
         try:
             spec = find_spec(entry.module.partition(".")[0])
-        except (ImportError, ValueError):  # whoever uses the plug-in is told; here it only has no place
+        except (ImportError, ValueError):  # an error where the plug-in is used; here it only has no place
             continue
         if spec is not None:
             folders = list(spec.submodule_search_locations or [])

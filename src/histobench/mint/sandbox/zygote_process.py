@@ -51,7 +51,7 @@ class ZygoteProcess:
             launch = plan_launch(backend, setup, descriptor=theirs.fileno(), scratch=scratch)
             self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already; why, is told below
+            with contextlib.suppress(BrokenPipeError):  # it has ended already; the reason is reported below
                 self._control.send(json.dumps(launch.config).encode())
             self._await_ready()
         except BaseException:

@@ -26,7 +26,7 @@ __all__ = list(_CLASSES)
 def __getattr__(name: str) -> Any:
     if name in _CLASSES:
         return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
-    if name[:1].isupper():  # a class that somebody put here
+    if name[:1].isupper():  # a class that someone put here
         for module in pkgutil.iter_modules(__path__):
             found = getattr(importlib.import_module(f"{__name__}.{module.name}"), name, None)
             if isinstance(found, type):

@@ -78,7 +78,7 @@ def evaluate(text: str, names: Mapping[str, Any] = BUILT_INS) -> Any:
     if len(text) > MAX_LENGTH:
         raise NotArithmeticError("too long")
     try:
-        # Python warns its authors of "3and 4"; here nobody wrote a program. Filters are the whole process's.
+        # Python warns its authors of "3and 4"; here no one wrote a program. Filters are the whole process's.
         with _filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             # Leading blanks are no indentation here, as in Python's own eval.

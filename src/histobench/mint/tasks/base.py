@@ -46,7 +46,7 @@ class Task:
     data_path: ClassVar[str | Path | None] = None
     #: Whether what the agent did counts, not what it answered.
     decided_by_acting: ClassVar[bool] = False
-    #: Which checker decides; set on the instance by whoever runs the task.
+    #: Which checker decides; set on the instance by the runner.
     rule: Rule = "strict"
 
     _id: Any
@@ -129,7 +129,7 @@ class CheckerError(HistobenchError):
 def checked(task: Task, solution: str) -> bool:
     """The task's verdict on a solution; raises `CheckerError`, which names the file and the line.
 
-    What the exception says may hold the reference: it is for whoever wrote the checker, never for the agent.
+    What the exception says may hold the reference: it is for the author of the checker, never for the agent.
     """
     try:
         return bool(task.success(solution))

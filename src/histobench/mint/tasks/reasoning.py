@@ -7,7 +7,7 @@ from typing import Any
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 from histobench.mint.tasks.base import Task
 
-#: Whoever writes more has given no answer. Each checker is linear in the text up to here.
+#: Anyone who writes more has given no answer. Each checker is linear in the text up to here.
 MAX_ANSWER_CHARS = 20_000
 
 

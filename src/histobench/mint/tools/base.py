@@ -10,7 +10,7 @@ from histobench.mint.messages.parts import Image
 
 
 class ToolServiceError(Exception):
-    """What a tool asks (a web site, another model) did not answer: nobody here made a mistake."""
+    """What a tool asks (a web site, another model) did not answer: no one here made a mistake."""
 
 
 class ToolArgumentError(ValueError):

@@ -300,7 +300,7 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
 
 
 def _spec(name: str) -> EncoderSpec | None:
-    # The license and the size are the encoder's, whoever computed the features.
+    # The license and the size are the encoder's, also for features from elsewhere.
     try:
         return find_spec(name.removesuffix("@elsewhere"))
     except HistobenchError:

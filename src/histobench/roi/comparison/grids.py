@@ -321,8 +321,8 @@ def _title(comparison: Comparison, table: DatasetTable) -> str:
     presets = ", ".join(preset for preset in comparison.presets if preset)
     # The seed is worth a word where it is not the usual one; of several, the encoders' names tell which.
     seed = f"seed {comparison.seeds[0]}" if len(comparison.seeds) == 1 and comparison.seeds[0] else ""
-    told = ", ".join(filter(None, (f"preset {presets}" if presets else "", seed)))
-    suffix = f" ({told})" if told else ""
+    details = ", ".join(filter(None, (f"preset {presets}" if presets else "", seed)))
+    suffix = f" ({details})" if details else ""
     return f"{table.dataset or 'results'}: {comparison.task}{setting}, {comparison.metric}{suffix}"
 
 

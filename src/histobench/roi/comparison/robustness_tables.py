@@ -69,7 +69,7 @@ class RobustnessTable:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What to keep in mind when reading the numbers; names encoders that nobody checked."""
+        """What to keep in mind when reading the numbers; names encoders that no one checked."""
         said = [(pack.encoder, pack.content["additional_info"].get("caveats", ())) for pack in self.packs]
         others = dict.fromkeys(text for _, texts in said for text in texts if text != UNCHECKED)
         return (*unchecked_words(said), *others)

@@ -241,10 +241,10 @@ def _stored(run: StoredRun) -> list[dict[str, Any]]:
 
 def _made(run: StoredRun) -> dict[str, Any]:
     given = {name: run.info.get(name) for name in ("date", "version")}
-    told = {name: None if value is None else str(value) for name, value in given.items()}
+    as_texts = {name: None if value is None else str(value) for name, value in given.items()}
     # Another tool's seed may be larger than a column holds.
     seed = run.identity.seed if abs(run.identity.seed) < 2**63 else None
     made = run.info.get("provenance")
     notes = [*([str(made)] if made else []), *(text for text in run.caveats if text == UNCHECKED)]
     provenance = "; ".join(notes) or None
-    return {"seed": seed, "fingerprint": run.identity.fingerprint, **told, "provenance": provenance}
+    return {"seed": seed, "fingerprint": run.identity.fingerprint, **as_texts, "provenance": provenance}

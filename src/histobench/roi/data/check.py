@@ -90,8 +90,8 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
         sites = [values[k] for k in known]
         if not is_place(column) or len(set(sites)) < 2:
             continue
-        if told := confounded([labels[k] for k in known], sites, column):
-            yield told
+        if lines := confounded([labels[k] for k in known], sites, column):
+            yield lines
         yield from _one_site_each(dataset.classes, [labels[k] for k in known], sites, column)
         test = {values[k] for k in known if splits[k] == "test"}
         train = {values[k] for k in known if splits[k] != "test"}
@@ -201,8 +201,8 @@ class Findings:
             for what, found in (("error", self.errors), ("warning", self.warnings))
         ]
         head = f"{' and '.join(counts)} in {sum(self.sizes.values()):,} images that can be read"
-        told = [f"{finding.level}: {finding}" for finding in self.found]
-        return "\n  ".join([head, listing(told)] if told else [head])
+        lines = [f"{finding.level}: {finding}" for finding in self.found]
+        return "\n  ".join([head, listing(lines)] if lines else [head])
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def check_dataset(
     """Look at every image and every label; `on_progress(done, total)` is called as images are read.
 
     Images are compared by their decoded pixels, so that a copy without loss is found, and by thumbnails, so
-    that one that was compressed or resized is found, too (a warning: somebody has to look). An image in
+    that one that was compressed or resized is found, too (a warning: someone has to look). An image in
     both test and another split is an error, as is a group; in both train and val it is a warning, as is a
     copy within a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest
     is judged as if it were not there; `drop_bad` then leaves it out. Without `look_at_images` only the

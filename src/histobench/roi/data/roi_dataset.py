@@ -46,7 +46,7 @@ class Problem:
     origin: str
     message: str
     kind: str = "row"
-    #: Problems with the same text here are one problem, told once.
+    #: Problems with the same text here are one problem, reported once.
     same: str = ""
 
     def __str__(self) -> str:
@@ -75,12 +75,12 @@ def _told_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Of problems that are the same the first, with the number of the others."""
     problems = tuple(problems)
     counts = Counter(problem.same for problem in problems)
-    told = dict[object, Problem]()
+    distinct = dict[object, Problem]()
     for place, problem in enumerate(problems):
         more = counts[problem.same] - 1 if problem.same else 0
         message = f"{problem.message} (and {more} more like it)" if more else problem.message
-        told.setdefault(problem.same or place, replace(problem, message=message, same=""))
-    return tuple(told.values())
+        distinct.setdefault(problem.same or place, replace(problem, message=message, same=""))
+    return tuple(distinct.values())
 
 
 def listing(problems: Iterable[object], *, shown: int = SHOWN) -> str:

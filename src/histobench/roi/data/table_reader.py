@@ -26,7 +26,7 @@ from histobench.roi.data.targets import TargetColumns
 from histobench.roi.task_catalogue import MASK
 
 _EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
-#: Kinds of problems, in the order in which those of one line are told.
+#: Kinds of problems, in the order in which those of one line are reported.
 _KINDS = ("row", "groups", "sites", "label")
 _LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
 _SHARES = "0.7/0.1/0.2"

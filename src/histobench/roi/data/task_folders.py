@@ -103,15 +103,15 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
             continue
         origin = f"{path}:{line}"
         slide, sample = row["slide_id"], row[sample_column]
-        told = tuple(row[column] for column in (task, *folds))
-        before = samples.setdefault(sample, (told, origin))
-        wrong = next((cell for cell in told[1:] if cell not in SPLITS), None)
+        values = tuple(row[column] for column in (task, *folds))
+        before = samples.setdefault(sample, (values, origin))
+        wrong = next((cell for cell in values[1:] if cell not in SPLITS), None)
         if not slide or not sample:
             problems.append(Problem(origin, f"no {'slide_id' if not slide else sample_column}"))
         elif wrong is not None:
             problems.append(Problem(origin, f"fold {wrong!r} is not train, val or test", "row", "fold"))
-        elif before[0] != told:
-            what = "label" if before[0][0] != told[0] else "fold"
+        elif before[0] != values:
+            what = "label" if before[0][0] != values[0] else "fold"
             problems.append(Problem(origin, f"{sample} has another {what} than at {before[1]}", "label"))
         elif not survival and _whole(row[task]) not in names:
             problems.append(
@@ -120,7 +120,7 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
         elif (sample, slide) not in listed:
             listed.add((sample, slide))
             sites = {column: row[column] for column in wanted_columns(header, site_columns)}
-            sites |= {SAMPLE: sample, FOLDS: "".join(_LETTERS[cell] for cell in told[1:])}
+            sites |= {SAMPLE: sample, FOLDS: "".join(_LETTERS[cell] for cell in values[1:])}
             try:
                 numbers = target.row([row[column] for column in survival]) if target else ()
             except HistobenchError as error:
@@ -129,7 +129,7 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
             label = 0 if target else _whole(row[task])
             case = row.get("case_id") or sample
             image = RoiImage(folder / slide, label, slide, origin, case, as_sites(sites), numbers)
-            splits[told[1]].append(image)
+            splits[values[1]].append(image)
     classes = (SURVIVAL,) if target else tuple(names[label] for label in range(len(names)))
     found = {split: tuple(images) for split, images in splits.items() if images}
     data = RoiDataset(name or folder.resolve().name, classes, found, target, pool="slides")

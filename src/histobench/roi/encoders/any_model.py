@@ -1,6 +1,6 @@
 """Models outside the zoo in one line: `timm:NAME`, `hf:OWNER/NAME[@revision]`, or a Python object.
 
-The transform comes from the model's own configuration. Nobody has compared these models with their authors'
+The transform comes from the model's own configuration. No one has compared these models with their authors'
 code, so making one warns and says which transform and pooling are used.
 """
 
@@ -63,7 +63,7 @@ class AnyModel:
 def create_any_model(
     name: str, *, resize_size: int | None = None, weights: str | None = None, allow_random: bool = False
 ) -> BasePatchEncoder:
-    """The frozen encoder of `timm:NAME` or `hf:OWNER/NAME`, with a warning that nobody checked it."""
+    """The frozen encoder of `timm:NAME` or `hf:OWNER/NAME`, with a warning that no one checked it."""
     model = find_model(split_alias(name)[1])
     spec = model.spec.with_size(resize_size)
     checkpoint = find_weights(spec, weights) if allow_random else find_checkpoint(spec, weights)
@@ -126,7 +126,7 @@ class UncheckedEncoder(BasePatchEncoder):
 
 
 def warn_unchecked(name: str, transform: Any, output: str) -> None:
-    """Say once what is done with a model that nobody checked."""
+    """Say once what is done with a model that no one checked."""
     text = f"{name}: {UNCHECKED}. Transform: {_told(transform)}. Output: {output}."
     if text not in _said:
         _said.add(text)
@@ -381,7 +381,7 @@ def _transformers(
         transformers.logging.set_verbosity(logging.CRITICAL)
         transformers.logging.disable_progress_bar()
         try:
-            loaded, told = type(network).from_pretrained(
+            loaded, info = type(network).from_pretrained(
                 None, config=settings, state_dict=state, output_loading_info=True
             )
         except (RuntimeError, ValueError, KeyError) as error:
@@ -390,10 +390,10 @@ def _transformers(
             transformers.logging.set_verbosity(level)
             transformers.logging.enable_progress_bar()
         # A pooler that was never trained is not in the file.
-        poolers = [key for key in told["missing_keys"] if key.split(".")[0] == "pooler"]
+        poolers = [key for key in info["missing_keys"] if key.split(".")[0] == "pooler"]
         if poolers and pooling == "pooled":
             raise HistobenchError(f"{where}: its pooler was not trained; give @cls or @mean")
-        lacking = [*(set(told["missing_keys"]) - set(poolers)), *map(str, told["mismatched_keys"])]
+        lacking = [*(set(info["missing_keys"]) - set(poolers)), *map(str, info["mismatched_keys"])]
         if lacking:
             raise HistobenchError(
                 f"{where}: these are not this encoder's weights: {len(lacking)} tensors are missing or have "

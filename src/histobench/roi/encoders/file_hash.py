@@ -20,7 +20,7 @@ def sha256_of(path: Path) -> str:
     path = path.resolve()
     try:
         stat = path.stat()
-        # Copies and archives keep a file's time of writing; its time of change nobody can set.
+        # Copies and archives keep a file's time of writing; its time of change no one can set.
         key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|{stat.st_ino}"
         known = _read_known()
         if key in known:

@@ -90,7 +90,7 @@ def evaluate(
     unchanged: list[str] = []
     folders: list[Path] = []
     places: set[Path] = set()  # where anything of this evaluation is, from before included
-    told = False
+    warned = False
     for task in tasks:
         if task in preset.left_out:
             skipped[task] = f"the preset {request.preset} has no recipe for it"
@@ -113,12 +113,12 @@ def evaluate(
                 places.add(folder)
                 continue
             on_task(task)
-            if not told:
+            if not warned:
                 for caveat in context.caveats:
                     log.warning(
                         "%s: %s", identity.encoder if caveat == UNCHECKED else identity.dataset, caveat
                     )
-                told = True
+                warned = True
             try:
                 for place, row in _written(task, TASK_RUNNERS[task](context), known_by, identity, context):
                     folder = place

@@ -114,7 +114,7 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
 def _result(
     patients: Context, runs: list[Outcome], setting: str, info: dict[str, object], tiles: Context
 ) -> TaskResult:
-    """One method's predictions of the patients; what is odd about the data is told of the tiles."""
+    """One method's predictions of the patients; what is odd about the data is reported for the tiles."""
     runs = [replace(run, info={**run.info, **info}) for run in runs]
     warnings = (
         tiles.choice_warnings if setting == VOTES else () if setting == ABMIL else patients.choice_warnings

@@ -213,16 +213,16 @@ def _by_place(
     confounding = cramers_v(tissue.labels.tolist(), tissue.sites.tolist()) if len(rows) else float("nan")
     if confounding >= CONFOUNDED:
         caveats = (*caveats, f"label and {column} are confounded (Cramer's V {confounding:.2f})")
-    told: list[str] = []
+    messages: list[str] = []
     pack = measure_robustness(
         features.embeddings.numpy()[rows],
         tissue,
-        protocols(len(classes), options, told),
+        protocols(len(classes), options, messages),
         k=options.k,
-        at_many_sites={"linear_probe": _linear_probes_at_once(options, told)},
+        at_many_sites={"linear_probe": _linear_probes_at_once(options, messages)},
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
-    caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
+    caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(messages)))
     return RobustnessResult(column, pack, tissue, images, confounding, caveats)
 
 
@@ -260,13 +260,13 @@ def _registered_pairs(
     groups, _ = _groups(features, rows)
     caveats = origin_caveats(features)
     if features.groups is None:
-        told = "no groups are given: intervals are over places, which may be of the same patient"
-        caveats = (*caveats, told)
+        messages = "no groups are given: intervals are over places, which may be of the same patient"
+        caveats = (*caveats, messages)
     if registered.without_view:
         caveats = (*caveats, f"{registered.without_view:,} images lack a site column and are left out")
     if registered.copies:
-        told = f"{registered.copies:,} images show a place that another one of their view shows"
-        caveats = (*caveats, f"{told}; the first is used")
+        messages = f"{registered.copies:,} images show a place that another one of their view shows"
+        caveats = (*caveats, f"{messages}; the first is used")
     pack = measure_pairs(
         features.embeddings.numpy()[rows],
         registered,
@@ -305,11 +305,11 @@ def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
     return replace(pack, details={**pack.details, "worst_images": worst})
 
 
-def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Mapping[str, FitWithout]:
+def protocols(n_classes: int, options: RobustnessOptions, messages: list[str]) -> Mapping[str, FitWithout]:
     """The protocols of preset `uni`, each also without one unit of the training images at a time.
 
     Without a unit the features are still centred by the mean of all training images, and the linear probe
-    goes on from its solution on all of them. What the protocols say about themselves is added to `told`.
+    goes on from its solution on all of them. What the protocols say about themselves is added to `messages`.
     """
     import torch
 
@@ -319,7 +319,7 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
         ) -> tuple[Ints, Ints]:
             train, labels, test = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(new)
             outcome = outcome_of(train, labels, test, n_classes=n_classes, device=options.device, **more)
-            told.extend(outcome.info.get("warnings", ()))
+            messages.extend(outcome.info.get("warnings", ()))
             left = np.tile(outcome.predicted, (count, 1))
             shown = np.unique(units[units >= 0])
             if len(shown):
@@ -336,7 +336,7 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
     }
 
 
-def _linear_probes_at_once(options: RobustnessOptions, told: list[str]) -> FitSites:
+def _linear_probes_at_once(options: RobustnessOptions, messages: list[str]) -> FitSites:
     """The linear probe of `protocols` without each of many sites, fitted together."""
     import torch
 
@@ -460,8 +460,8 @@ def _prototype_without(fit: _Refit) -> Ints:
 def _groups(features: FeatureSet, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Groups as numbers; an image without one is a group of its own."""
     if features.groups is None:
-        told = "no groups are given: neighbors may be of the same patient, and intervals are over images"
-        return np.arange(len(rows)), (told,)
+        messages = "no groups are given: neighbors may be of the same patient, and intervals are over images"
+        return np.arange(len(rows)), (messages,)
     names = [f"g{features.groups[row]}" if features.groups[row] else f"i{row}" for row in rows]
     _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
     return groups.astype(np.int64), ()

@@ -188,8 +188,8 @@ def _labels_result(
         own = replace(context, request=parts, classes=("0", "1"))
         runs = preset_probe(own)
         said.append(np.mean([run.probabilities[:, 1] for run in runs], axis=0))
-        told = [*own.choice_warnings, *(text for run in runs for text in run.info.get("warnings", ()))]
-        warnings |= dict.fromkeys(f"{name}: {text}" for text in told)
+        messages = [*own.choice_warnings, *(text for run in runs for text in run.info.get("warnings", ()))]
+        warnings |= dict.fromkeys(f"{name}: {text}" for text in messages)
     predictions = TargetPredictions(
         kind=target.kind,
         columns=target.names,

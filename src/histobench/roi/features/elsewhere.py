@@ -169,8 +169,8 @@ def _hdf5(file: Path) -> ForeignPart:
         if not shape:
             raise _bad(file, f"has one value or a group as {key}; expected numbers [rows, dimension]")
         coords = _numbers(file, box["coords"][()]) if "coords" in box else None
-        told = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
-        recipe = {name: str(told[name]) for name in _RECIPE if name in told}
+        attributes = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
+        recipe = {name: str(attributes[name]) for name in _RECIPE if name in attributes}
         barcodes = as_barcodes(box["barcodes"][()]) if "barcodes" in box else []  # of HEST-Benchmark
     if len(shape) == 1 and shape[0]:
         coords = None  # one vector of a slide; TRIDENT keeps the coordinates of its tiles beside it

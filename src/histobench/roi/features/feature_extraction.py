@@ -342,10 +342,10 @@ class _Run:
             self.progress.say(f"{state.encoder.name}: comparing {len(chosen)} cached images with the encoder")
         difference = compare_again(state, chosen, inventory.refs, self.device, seed)
         if difference is None:
-            with suppress(HistobenchError):  # somebody else's cache, or one that is mounted read-only
+            with suppress(HistobenchError):  # someone else's cache, or one that is mounted read-only
                 state.cache.decide("recheck", {"seed": seed, "images": len(chosen), "of": len(keys)})
             return state
-        text = difference.told(state)
+        text = difference.message(state)
         if isinstance(self.progress, Silent):
             log.warning(text)
         else:
@@ -428,15 +428,15 @@ class _Run:
         """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
             return "without the cache, nothing is kept"
-        told = []
+        messages = []
         for state in states:
             state.cache.refresh()
             keys = self._keys(inventory)
             kept = len(keys) - len(self._missing(state.cache, inventory))
-            told.append(
+            messages.append(
                 f"{kept} of {len(keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
-        return "; ".join(told)
+        return "; ".join(messages)
 
     def _copied(
         self, copies: LocalCopies, shards: Sequence[Shard], inventory: HashInventory

@@ -58,7 +58,7 @@ class Difference:
         """A hash of the features as they are now."""
         return hashlib.sha256(self.rows.tobytes()).hexdigest()
 
-    def told(self, state: EncoderState) -> str:
+    def message(self, state: EncoderState) -> str:
         """One line for the user: what differs, and what follows."""
         name = state.encoder.name or type(state.encoder).__name__
         if self.by_chance:

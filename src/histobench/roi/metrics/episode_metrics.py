@@ -242,8 +242,8 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
     episodes, n, c = probabilities.shape
     if n == 0:
         # One image that does not count keeps every axis non-empty; all metrics come out as NaN.
-        nobody = labels.new_full((episodes, 1), -1)
-        return _tally_chunk(probabilities.new_zeros(episodes, 1, c), nobody, None)
+        nothing = labels.new_full((episodes, 1), -1)
+        return _tally_chunk(probabilities.new_zeros(episodes, 1, c), nothing, None)
     if probabilities.device.type == "cpu" and probabilities.dtype == torch.float32:
         p, truth = probabilities.transpose(1, 2).contiguous().numpy(), labels.numpy()
         guess = None if predicted is None else predicted.numpy()
@@ -303,8 +303,8 @@ def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -
     named = guess
     if predicted is not None:
         # A rule may predict another label than the most probable: the confidence is that of the latter.
-        told = np.take_along_axis(p, guess.clip(0)[:, None], 1)[:, 0]
-        named = np.where(told == confidence, guess, top)
+        p_guess = np.take_along_axis(p, guess.clip(0)[:, None], 1)[:, 0]
+        named = np.where(p_guess == confidence, guess, top)
     sure = confidence.astype(np.float64)
     bins = calibration_bin(sure)
     calibration = by_slot(bins, CALIBRATION_BINS, ones, sure, (named == labels).astype(np.float64))

@@ -142,7 +142,7 @@ def _zero_for_nothing(ratio: Floats) -> Floats:
 
 
 def _label_metrics(confusion: Floats, wanted: Collection[str] | None) -> dict[str, Floats]:
-    """Resamples are evaluated by the million: what nobody wants is not computed."""
+    """Resamples are evaluated by the million: what no one wants is not computed."""
 
     def needs(*names: str) -> bool:
         return wanted is None or any(name in wanted for name in names)

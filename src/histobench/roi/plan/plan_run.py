@@ -166,14 +166,14 @@ def check_patients(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
         return
     for name, dataset in datasets.items():
         for images in dataset.splits.values():
-            told = [
+            record = [
                 dict(image.sites).get(GROUP_LABEL, "") or dataset.classes[image.label] for image in images
             ]
-            classes = sorted(set(told))
+            classes = sorted(set(record))
             place = {label: number for number, label in enumerate(classes)}
             try:
                 owners = [image.group or f"image {number}" for number, image in enumerate(images)]
-                one_label_each(owners, [place[label] for label in told], classes)
+                one_label_each(owners, [place[label] for label in record], classes)
             except HistobenchError as error:
                 raise HistobenchError(f"{name}: {error}, or leave out the task {PATIENT}") from error
 
@@ -205,10 +205,10 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
             outcome.evaluated += note["outcome"] == "evaluated"
             outcome.unchanged += note["outcome"] == "unchanged"
         elif note["state"] == DONE and unit.kind == "splits":
-            for split, told in note["splits"].items():
-                outcome.evaluated += len(told["evaluated"])
-                outcome.unchanged += len(told["unchanged"])
-                for task, reason in told["failed"].items():
+            for split, record in note["splits"].items():
+                outcome.evaluated += len(record["evaluated"])
+                outcome.unchanged += len(record["unchanged"])
+                for task, reason in record["failed"].items():
                     _add(outcome.failures, EncoderFailure(f"{folder.title(unit)} x {split}: {task}", reason))
     return outcome
 
@@ -230,7 +230,7 @@ def note_speeds(folder: RoiRun, results: Path) -> None:
 
 
 def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:
-    """The tasks of one evaluation may fail for one reason, which is told once."""
+    """The tasks of one evaluation may fail for one reason, which is reported once."""
     if failure not in failures:
         failures.append(failure)
 

@@ -128,7 +128,7 @@ def units_of(
     """The units of a plan in the order in which one worker does them.
 
     With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
-    `on_list` is told the lists of images that units of a large dataset are about, to write them down.
+    `on_list` gets the lists of images that units of a large dataset are about, to write them down.
     """
     if not whole:
         plan = with_full_paths(plan)

@@ -34,7 +34,7 @@ class Speed:
 def write_speeds(folder: Path, measured: Mapping[str, Speed]) -> None:
     """Note speeds in a results folder; a measurement on more images replaces an older one.
 
-    Every measurement is a file of its own that nobody changes; `speeds.json` is a view of all of them.
+    Every measurement is a file of its own that no one changes; `speeds.json` is a view of all of them.
     """
     if not measured:
         return

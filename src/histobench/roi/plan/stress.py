@@ -160,7 +160,7 @@ def _decoded(images: Sequence[RoiImage]) -> Iterator[tuple[str, Pixels]]:
 
 
 def _counted(images: Iterator[tuple[str, Pixels]], progress: Progress) -> Iterator[tuple[str, Pixels]]:
-    """The images; each is told as done when the next is asked for."""
+    """The images; each is reported as done when the next is asked for."""
     for image in images:
         yield image
         progress.advance(1)

@@ -24,7 +24,7 @@ def run_benchmark(
 ) -> BenchmarkOutcome:
     """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
 
-    `display` is told what is being done; `engine` does it (this process, unless another is given). With
+    `display` shows what is being done; `engine` does it (this process, unless another is given). With
     `keep_going` encoders that cannot be made are left out; else nothing is begun.
     """
     from histobench.roi.plan.plan_run import run_plan

@@ -67,7 +67,7 @@ class EpisodeSampler:
     ) -> Episodes:
         """`n_iter` episodes: classes and images without replacement within an episode.
 
-        Where `stopped` says so, nobody waits for them any more.
+        Where `stopped` says so, no one waits for them any more.
         """
         rng = np.random.default_rng([self.seed, way, shot])
         classes = np.empty((n_iter, way), dtype=np.int64)

@@ -25,7 +25,7 @@ from histobench.roi.task_catalogue import CLASS, ROBUSTNESS
 class PublishedValue:
     """One number of one source: what was measured, on what, with which recipe.
 
-    `unsure` is what could not be confirmed, `known` a difference of the recipe that is told with every
+    `unsure` is what could not be confirmed, `known` a difference of the recipe that is reported with every
     comparison, and `apart` a reason for which ours can never be compared with it. `n_images` is the number of
     images behind the value, None where the source does not say.
     """

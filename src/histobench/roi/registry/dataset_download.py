@@ -33,7 +33,7 @@ from histobench.roi.registry.dataset_entry import RemoteFile, size_in_words
 MIRROR_VARIABLE = "HISTOBENCH_DATA_MIRROR"
 _CHUNK = 1 << 20
 _AT_ONCE = 4
-#: How files begin whose checksum nobody published: what is something else is not kept.
+#: How files begin whose checksum no one published: what is something else is not kept.
 _BEGINNINGS = {
     ".zip": b"PK",
     ".npz": b"PK",
@@ -82,7 +82,7 @@ class Fetcher:
             try:
                 wait(jobs, return_when=FIRST_EXCEPTION)
             finally:
-                # Whoever waits for an error, or has interrupted, does not wait for the other gigabytes.
+                # Anyone who waits for an error, or has interrupted, does not wait for the other gigabytes.
                 self.stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
         failed = [job.exception() for job in jobs if not job.cancelled() and job.exception()]

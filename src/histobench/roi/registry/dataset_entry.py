@@ -35,7 +35,7 @@ SPLIT_RULES = (
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch; `bytes`, `md5` and `sha256` are None where nobody published them."""
+    """A file to fetch; `bytes`, `md5` and `sha256` are None where no one published them."""
 
     name: str
     url: str | None = None

@@ -32,7 +32,7 @@ from histobench.roi.registry.table_rows import Row, read_rows
 
 #: Where datasets go without `--to`.
 FOLDER_VARIABLE = "HISTOBENCH_DATA"
-#: Says that somebody is fetching into this folder; the next one waits and finds the work done.
+#: Says that someone is fetching into this folder; the next one waits and finds the work done.
 _CLAIM = ".fetching.json"
 _log = logging.getLogger(__name__)
 

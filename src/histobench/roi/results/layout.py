@@ -119,7 +119,7 @@ def place_of(results_dir: Path, task: str, identity: Identity) -> Path:
 
 
 def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
-    """As `place_of`, for good: whoever comes next finds the place taken."""
+    """As `place_of`, for good: the next process finds the place taken."""
     folder = results_dir / task
     folder.mkdir(parents=True, exist_ok=True)
     abandoned = (folder / CLAIM).exists()

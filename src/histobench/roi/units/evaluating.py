@@ -64,9 +64,9 @@ def _note(folder: RunFolder, units: Sequence[Unit], done: EvaluationOutcome) -> 
         elif task in done.skipped:
             folder.finish(unit, outcome="skipped", reason=done.skipped[task])
         else:
-            told = "unchanged" if task in done.unchanged else "evaluated"
+            state = "unchanged" if task in done.unchanged else "evaluated"
             _write_intervals(unit, done.results_dir / task)
-            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=told, cpu=cpu_kind())
+            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=state, cpu=cpu_kind())
 
 
 def _write_intervals(unit: Unit, place: Path) -> None:

@@ -376,7 +376,7 @@ def _extracted(
     hashed: HashedImages | None,
     failures: dict[str, str] | None,
 ) -> list[Extraction] | None:
-    """What was extracted; None where it failed, which `failures` are told about."""
+    """What was extracted; None where it failed, which is added to `failures`."""
     try:
         return extract(
             dataset,

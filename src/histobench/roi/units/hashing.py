@@ -1,6 +1,6 @@
 """The units that hash the images of a large dataset, before it is prepared.
 
-The planner cuts the images into lists, one per unit, so that nobody else has to read the whole dataset. A
+The planner cuts the images into lists, one per unit, so that no one else has to read the whole dataset. A
 list is named by its content, and so are the hashes that come of it: a later run finds what did not change.
 """
 
@@ -45,7 +45,7 @@ FOLDER = "work/hashes"
 def hash_units(
     name: str, dataset: RoiDataset, settings: Settings, on_list: Callable[[str, bytes], None]
 ) -> list[Unit]:
-    """The units of a dataset, none where it is not large; `on_list` is told each list and its name."""
+    """The units of a dataset, none where it is not large; `on_list` gets each list and its name."""
     if sum(map(len, dataset.splits.values())) < LARGE:
         return []
     units = []
@@ -115,7 +115,7 @@ def _names(dataset: RoiDataset) -> list[str]:
 def _lists(names: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[tuple[list[int], bytes]]:
     """The images of every unit: their places among all, and the list of them; `sizes` as they were cut.
 
-    Images of one archive are beside each other, and in one unit if they fit into it: whoever reads from an
+    Images of one archive are beside each other, and in one unit if they fit into it: a reader of an
     archive has to find the members first.
     """
     here = os.getcwd()

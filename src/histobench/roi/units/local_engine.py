@@ -54,8 +54,8 @@ class LocalEngine:
             processes = _fitting(folder, _processes(folder))
             with _helpers(folder, processes):
                 display.say(f"evaluating in {processes} processes")
-                told = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
-                work_through(folder, told, kinds=EVALUATING)
+                reporter = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
+                work_through(folder, reporter, kinds=EVALUATING)
         work_through(folder, worker, alone=True, before=before, after=after)
         return True
 
@@ -99,15 +99,15 @@ def _counted(folder: RunFolder, say: Callable[[str], None], processes: int) -> C
     """What is being done, with how far all processes are."""
     total = sum(unit.kind == "evaluate" for unit in folder.units())
 
-    def told(text: str) -> None:
+    def reporter(text: str) -> None:
         done = sum(name.startswith("evaluate-") for name in names_in(folder.path / "outputs", ".json"))
         say(f"{done} of {total} evaluations, {processes} processes; {text}")
 
-    return told
+    return reporter
 
 
 def _cores() -> int:
-    """Cores that this process may use, as far as it was not told to use fewer threads."""
+    """Cores that this process may use, as far as it was not asked to use fewer threads."""
     import torch
 
     return min(usable_cores(), torch.get_num_threads())

@@ -89,7 +89,7 @@ class RoiRun(RunFolder):
             max(unit.seconds or 0.0, NETWORK_SECONDS) for unit in units if unit.kind == "network"
         )
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
-        # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
+        # What an array that was cut short has left, no one else would hash, and preparing waits for it.
         preparing = ("hash", "prepare") if hashing else ("prepare",)
         return [
             *([JobArray("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),

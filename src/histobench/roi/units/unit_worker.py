@@ -65,7 +65,7 @@ class UnitWorker:
                 self.folder.fail(unit, reason)
 
     def close(self) -> None:
-        """Let go of the device, and of copies of images that nobody needs any more."""
+        """Let go of the device, and of copies of images that no one needs any more."""
         if self._runner is not None:
             self._runner.close()
             self._runner, self._batch = None, ()
@@ -85,7 +85,7 @@ class UnitWorker:
             return []
 
     def _is_blocked(self, unit: Unit) -> bool:
-        """Whether it waits for something that failed; the failure itself is told there."""
+        """Whether it waits for something that failed; the failure itself is reported there."""
         if unit.kind == "features":  # which tells of its own encoder alone
             return False
         # Images whose hashing failed are hashed where the dataset is prepared.

@@ -156,7 +156,7 @@ class ProviderAPI(ABC):
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def own(self, part: Part) -> Any:
-        """The part as this provider wrote it; None if another did, or nobody."""
+        """The part as this provider wrote it; None if another did, or no one."""
         origin = getattr(part, "origin", None)
         return origin.payload if isinstance(origin, MessageOrigin) and origin.format == self.format else None
 

@@ -34,7 +34,7 @@ _shell: Shell | None = None
 def prepare(config: dict[str, Any]) -> None:
     """Load the packages and build the shell once, in the zygote, so that every fork starts with them."""
     global _shell
-    # An editable install's source tree is not there, or not readable, and its place is nobody's business.
+    # An editable install's source tree is not there, or not readable, and its place is no one's business.
     folders = tuple(f"{folder}/" for folder in config["packages"])
     sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
     for name in config["preload"]:

@@ -104,7 +104,7 @@ class Mailbox:
                 answer = self._await(call)
                 pause.excused = answer["excused"]
         finally:
-            del self._boxes[call]  # an answer that comes after all is for nobody
+            del self._boxes[call]  # an answer that comes after all is for no one
         return answer
 
     def _await(self, addressee: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ UNCOUNTED_MEMORY = _names(
     """
 )
 # Without namespaces of its own an episode shares these with the rest of the machine. A descriptor on its way
-# through a socket (sendmsg) would hide a file from whoever counts.
+# through a socket (sendmsg) would hide a file from the count.
 REFUSED_WITHOUT_NAMESPACES = _names(
     """
     connect ioprio_set sendmmsg sendmsg socket
@@ -171,7 +171,7 @@ def build_filter(
 
     # The C library falls back to clone, whose flags a filter can read.
     rule("clone3", (_RETURN, 0, 0, _ERRNO | errno.ENOSYS))
-    # A sibling or a thread with descriptors of its own would not be found by whoever counts.
+    # A sibling or a thread with descriptors of its own would not be counted.
     rule(
         "clone",
         _argument(0),

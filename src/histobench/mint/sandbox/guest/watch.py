@@ -77,7 +77,7 @@ class Watch:
     def _disk_exceeds(self, scratch: str, members: list[Process], opened: usage.OpenFiles) -> bool:
         nameless = sum(opened.deleted.values())
         if self._looks % _LOOKS_PER_DEEP_LOOK == 0:
-            # Nobody tells how long a file is that is only mapped; it is as long as a file may be.
+            # No one tells how long a file is that is only mapped; it is as long as a file may be.
             mapped = usage.deleted_mappings(members, scratch) - set(opened.deleted)
             nameless += len(mapped) * self._limits["file_mb"] * MEGABYTE
         return disk_exceeds(scratch, self._limits["scratch_mb"] * MEGABYTE, besides=nameless)

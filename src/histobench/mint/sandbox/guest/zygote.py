@@ -148,7 +148,7 @@ class Zygote:
             os.chown(child.scratch, child.uid, child.uid)
 
     def _free_uid(self) -> int:
-        """A user id that no living process has: killing by id must reach this episode and nobody else."""
+        """A user id that no living process has: killing by id must reach this episode and no one else."""
         if self.uid_claim is None:
             self.uid_claim, self.uid_block = _claim_uid_block()
         taken = {child.uid for child in self.children.values()}

@@ -256,7 +256,7 @@ DINO_OFFSET = 0.1
 
 
 def method_of_origin(names: Iterable[str]) -> str:
-    """How the code that wrote a file resamples positions, told by the names of its tensors."""
+    """How the code that wrote a file resamples positions, seen from the names of its tensors."""
     names = list(names)
     if any("embeddings." in name for name in names):
         return "plain"

@@ -65,7 +65,7 @@ class ContentHashes:
         kept = self._rows(list(dict.fromkeys(asked)))
         for start in range(0, len(refs), PORTION):
             part = slice(start, start + PORTION)
-            if not kept and hashed is None:  # nothing to compare with: whoever reads a file takes its stamp
+            if not kept and hashed is None:  # nothing to compare with: the reader of a file takes its stamp
                 yield [None] * len(refs[part])
                 continue
             stamps = [stamp_of(ref) for ref in refs[part]]
@@ -75,8 +75,8 @@ class ContentHashes:
                 for row, stamp in zip(rows, stamps, strict=True)
             ]
             if hashed is not None:
-                told = hashed[part].found(stamps)
-                keys = [mine or theirs for mine, theirs in zip(keys, told, strict=True)]
+                stored_keys = hashed[part].found(stamps)
+                keys = [mine or theirs for mine, theirs in zip(keys, stored_keys, strict=True)]
             yield [
                 (stamp, key) if stamp is not None and key is not None else None
                 for stamp, key in zip(stamps, keys, strict=True)
@@ -133,7 +133,7 @@ class ContentHashes:
 
 
 def _for_reading(path: Path) -> sqlite3.Connection | None:
-    """What somebody remembered in a folder that cannot be written to; without it, it costs time only."""
+    """What someone remembered in a folder that cannot be written to; without it, it costs time only."""
     try:
         if not path.is_file():
             return None
@@ -235,7 +235,7 @@ def hash_images(
     """Stamps and hashes of these images, for another process; of what cannot be read now nothing is said.
 
     Nor of a file that was changed a moment ago, which is trusted no more than in the table. `hashed` is what
-    was found out about the same images before. `advance` is told of every portion.
+    was found out about the same images before. `advance` is called for every portion.
     """
     found: list[Hashed | None] = [None] * len(paths)
     with closing(ContentHashes(memory)) as table:

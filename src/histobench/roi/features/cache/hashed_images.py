@@ -1,7 +1,7 @@
 """What another process has found out about images: per image the stamp of its file and its hash, 64 bytes.
 
 A file of them is named by the list of images that it is about and by its own content, so that it is never
-changed and whoever reads it sees whether it is whole.
+changed and a reader sees whether it is whole.
 """
 
 from __future__ import annotations

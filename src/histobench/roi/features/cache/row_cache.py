@@ -38,7 +38,7 @@ ABANDONED_SECONDS = 3600.0
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Delete half-written files (of `name`, or of anything) that nobody has touched for an hour."""
+    """Delete half-written files (of `name`, or of anything) that no one has touched for an hour."""
     limit = time.time() - ABANDONED_SECONDS
     paths: list[Path] = []
     with contextlib.suppress(OSError):  # tidying up can wait
@@ -223,7 +223,7 @@ class RowCache:
         if not (self.folder / "encoder.json").is_file():
             write_json(self.folder / "encoder.json", self.description)
         else:
-            with contextlib.suppress(OSError):  # somebody else's cache, or one that is mounted read-only
+            with contextlib.suppress(OSError):  # someone else's cache, or one that is mounted read-only
                 os.utime(self.folder / "encoder.json")  # when it was last used
         remove_leftovers(self.folder)
         self.refresh()

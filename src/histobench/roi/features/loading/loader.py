@@ -1,4 +1,4 @@
-"""Batches of decoded images, in order, a few ahead of whoever uses them."""
+"""Batches of decoded images, in order, a few ahead of their use."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Loader:
         try:
             yield from self._in_order(iter(requests), ahead)
         finally:
-            # Whoever stops early leaves jobs behind, which must not be at work in the memory of what is next.
+            # An early stop leaves jobs behind, which must not be at work in the memory of what is next.
             while ahead:
                 self._settle(ahead.popleft())
 

@@ -105,7 +105,7 @@ Done = Callable[[int, Sequence[Outcome]], None]
 
 
 class _FallibleWorkers:
-    """Workers that an error may stop; whoever waits for them finds it."""
+    """Workers that an error may stop; the waiting process finds it."""
 
     def __init__(self) -> None:
         self._ring: list[list[NDArray[Any]]] = []

@@ -1,7 +1,7 @@
 """Images copied to this machine's own disk before they are decoded, so that a shared one is read once.
 
 A copy is one file: the bytes of some images one after the other, as they were hashed, and behind them how
-many each has. It is named by the hashes of its images, so that whoever needs the same ones finds it, and made
+many each has. It is named by the hashes of its images, so that others find it, and made
 under another name, so that it is whole or absent. It is compared with the hashes before it is used.
 """
 
@@ -27,7 +27,7 @@ from histobench.roi.data.image_ref import ImageRef, digest
 
 #: The folder that a job of Slurm has for itself, the one for what is this machine's own, the system's.
 VARIABLES = ("SLURM_TMPDIR", "HISTOBENCH_LOCAL", "TMPDIR")
-#: A copy that nobody has used for so many seconds is removed by the next who makes one.
+#: A copy that no one has used for so many seconds is removed by the next who makes one.
 KEPT = 2 * 24 * 3600.0
 #: Bytes that are left free for others.
 KEEP_FREE = 1 << 30
@@ -89,7 +89,7 @@ class LocalCopies:
         self._used.clear()
 
     def _open(self) -> None:
-        """The folder, for nobody else's eyes, without what was forgotten in it."""
+        """The folder, for no one else's eyes, without what was forgotten in it."""
         with contextlib.suppress(FileExistsError):
             self.folder.parent.parent.mkdir(parents=True)
         for folder in (self.folder.parent, self.folder):
@@ -118,13 +118,13 @@ class LocalCopies:
                     file.write(data)
                     sizes.append(len(data))
                 file.write(_numbers(len(sizes)).pack(*sizes))
-            os.replace(temporary, path)  # not flushed: whoever finds it compares it with the hashes
+            os.replace(temporary, path)  # not flushed: a reader compares it with the hashes
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file is a copy, one that is being made, or the claim of whoever makes it."""
+    """Whether a file is a copy, one that is being made, or the claim of its maker."""
     return name.endswith((_ENDING, ".lock")) or (name.startswith(".") and f"{_ENDING}." in name)
 
 
