@@ -58,7 +58,7 @@ def test_the_leaderboard_shows_every_encoder_with_interval_and_ties(
 ) -> None:
     page = open_page(site)
     expect(page.locator(TABLE)).to_have_count(5)
-    assert page.title() == "Our lab: histobench report"
+    assert page.title() == "Leaderboard: Our lab"
     expect(page.locator("td.value .range, td.value .outside")).to_have_count(10)
     runs = select_runs(load_runs(results), task="Linear-Probe", dataset="tissue")
     table = compare_runs(runs, CompareSettings()).tables[0]
@@ -198,7 +198,7 @@ def test_a_metric_from_outside_has_its_own_label_and_direction_on_the_pages(
         path.write_text(json.dumps(content), encoding="utf-8")
     site = build_site(tmp_path / "results", tmp_path / "site")
     page = open_page(site, "#/?metric=stain_gap")
-    expect(page.locator("h2").first).to_have_text("KNN: gap between stains (lower is better)")
+    expect(page.locator(".board h2")).to_have_text("KNN: gap between stains (lower is better)")
     expect(rows(page)).to_have_text(["narrow", "wide"])
     page = open_page(site, run_address("clinic", "wide", "KNN"))
     lines = page.locator("table.metrics tbody tr")
