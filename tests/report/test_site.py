@@ -254,7 +254,8 @@ def test_methods_say_what_was_done(site: Path, data_of: DataOf) -> None:
     paragraph = methods["paragraph"]
     for fact in (
         "5 frozen image encoders",
-        "2 datasets (clinic, tissue",
+        "on 2 datasets by linear probing",
+        "clinic: 2 classes",
         "linear probing",
         "preset uni",
         "seed 0",
