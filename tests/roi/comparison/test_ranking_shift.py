@@ -69,5 +69,5 @@ def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_r
     assert "were not tested: too few groups" in " ".join(shift_grid(untested).notes)
     other = write_run("a", folder="probe")
     runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
-    with pytest.raises(HistobenchError, match="--tasks Fine-tune"):
+    with pytest.raises(HistobenchError, match="add it to `tasks`"):
         ranking_shifts(runs, CompareSettings())
