@@ -162,14 +162,16 @@ class Bar:
 
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}", markup=False),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self._console,
         )
-        self._task = self._bar.add_task(what, total=total, rate="")
+        room = max(10, self._console.width - 44 - 2 * len(str(total)))  # the rest of the line comes first
+        short = what if len(what) <= room else f"{what[: room - 1]}…"
+        self._task = self._bar.add_task(short, total=total, rate="")
         self._began = time.perf_counter()
         self._done = 0
         self._bar.start()

@@ -299,7 +299,13 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
-    from histobench.roi.plan.planner import extraction_estimates, network_seconds, tasks_for
+    from histobench.roi.plan.planner import (
+        extraction_estimates,
+        network_seconds,
+        other_seconds,
+        tasks_for,
+        with_measured,
+    )
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -308,7 +314,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         datasets = load_datasets(plan)
         check_prompts(plan, datasets)
         check_patients(plan, datasets)
-        jobs = extraction_estimates(plan, datasets, device)
+        jobs = with_measured(plan, extraction_estimates(plan, datasets, device), device)
     for dataset in datasets.values():
         console.print(dataset.name, style="bold", soft_wrap=True)
         print_split_counts(dataset)
@@ -321,6 +327,16 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         seconds = network_seconds(task, total, plan.options)
         cost = f"about {_duration(seconds)} on a typical {device}" if total else "its cost is not known"
         console.print(f"{task}: {cost}; no features are stored", soft_wrap=True)
+    rest = other_seconds(plan, datasets, jobs)
+    unknown = len({job.encoder for job in jobs if job.seconds is None})
+    parts = {"features": total, **rest}
+    console.print(
+        f"in all about {_duration(sum(parts.values()))} from empty caches ("
+        + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items())
+        + ")"
+        + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else ""),
+        soft_wrap=True,
+    )
     if engine != "local":
         _print_units(plan, datasets, total, console)
     console.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.summary import Wanted
 from histobench.roi.plan.whole_benchmark import run_benchmark
+from histobench.roi.results.layout import DETAILED
+from histobench.roi.units import extraction
 
 LABELS = [0, 1, 2] * 8
 
@@ -109,6 +112,44 @@ def _images_plan(folder: Path, encoder: str) -> Plan:
     values = {"datasets": [str(folder / "tiles")], "encoders": [encoder], "tasks": ["Proto"]}
     values |= {"results": str(folder / "results"), "device": "cpu", "compile": "off", "num_workers": 0}
     return plan_from(values, where="test", base=folder)
+
+
+def _other_image(folder: Path) -> None:
+    shutil.copy(folder / "tiles/test/a/testa0.png", folder / "tiles/test/a/testa1.png")
+
+
+def _damage(folder: Path) -> None:
+    path = next((folder / "results").rglob(f"*{DETAILED}"))
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+IMAGE_CHANGES: dict[str, tuple[Callable[[Path], None], int, int]] = {
+    "nothing": (lambda folder: None, 0, 0),
+    "the cache is gone": (lambda folder: shutil.rmtree(folder / "cache"), 0, 0),
+    "a feature file is gone": (
+        lambda folder: next((folder / "results/features").glob("*.pt")).unlink(),
+        1,
+        0,
+    ),
+    "a result is damaged": (_damage, 0, 1),
+    "an image": (_other_image, 1, 1),
+}
+
+
+@pytest.mark.slow
+def test_nothing_is_extracted_for_a_finished_run_unless_something_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _images_plan(tmp_path, "tiny-vl")
+    assert counts(plan) == (1, 0)
+    calls: list[str] = []
+    real = extraction.extract
+    monkeypatch.setattr(extraction, "extract", lambda *a, **k: calls.append("") or real(*a, **k))  # type: ignore[func-returns-value]
+    for what, (change, n_extracted, n_evaluated) in IMAGE_CHANGES.items():
+        change(tmp_path)
+        calls.clear()
+        assert counts(plan) == (n_evaluated, 1 - n_evaluated), what
+        assert len(calls) == n_extracted, what
 
 
 @pytest.mark.slow

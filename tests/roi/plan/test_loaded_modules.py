@@ -54,6 +54,7 @@ def test_commands_load_what_they_need(place: Path) -> None:
     assert "timm" in loaded(place, *run, "--results", "first")
     # The features are cached: the task needs torch, but no network is built.
     assert loaded(place, *run, "--results", "second") <= {"torch"}
+    assert loaded(place, *run, "--results", "second") == set()
     for command in (["compare"], ["choose"], ["status"], ["report", "-o", "site"]):
         assert loaded(place, command[0], "second", *command[1:]) == set(), command
     # Rows of other versions of the libraries are compared with the network first.

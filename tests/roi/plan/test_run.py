@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import histobench as hb
+from histobench.cli import extract
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
@@ -152,6 +156,45 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(
     assert rows["slides)"] == ["1", "1"]  # groups
     assert said.splitlines()[-1] == "Next: repeat the command without --dry-run"
     assert not (tmp_path / "r").exists()
+
+
+def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import time, torch\n"
+        "from histobench.roi.encoders.base import BasePatchEncoder\n"
+        "class Slow(BasePatchEncoder):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.embed_dim = 3\n"
+        "        self.eval_transforms = lambda image: torch.zeros(3, 8, 8)\n"
+        "    def forward(self, images):\n"
+        "        time.sleep(0.05 * len(images))\n"
+        "        return images.mean((2, 3))\n"
+    )
+    models = ("--models", f"{own}:Slow", "--results", str(tmp_path / "r"), "--device", "cpu")
+    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--tasks", "KNN", "--dry-run"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("in all about")]
+    features = int(line.partition("features ")[2].partition(" s")[0])
+    assert 2 <= features <= 6  # 54 images of 0.05 s
+
+
+def test_the_line_of_three_encoders_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    monkeypatch.setattr(extract, "open_terminal", lambda **_: console)
+    bar = extract.Bar()
+    bar.begin("synthetic-crc x efficientnet-lite0, tiny-vl, random-vit", 4500)
+    bar.advance(1500)
+    bar.end()
+    assert re.search(
+        r"1500/4500 \S+ images/s left [-\d]:[-\d]{2}:[-\d]{2}\n", _plain(console.file.getvalue())
+    )  # type: ignore[attr-defined]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_no_models_is_a_clear_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, derive, files_below, read_bytes
 from histobench.core.text import natural_order
+from histobench.core.version import __version__
 from histobench.roi.comparison.stored_intervals import shown_intervals, write_default_intervals
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.results.layout import COMPLETE, TaskFiles
@@ -160,10 +161,13 @@ def write_whole_table(results_dir: Path) -> Path:
         return [*found, *(path for path in intervals if path.exists())]
 
     def write(paths: Sequence[Path]) -> None:
+        made_from = f"{__version__} {digest_of(paths)}"
+        if is_made_from(results_dir / TIDY_FILE, made_from):
+            return
         rows = [
             row for path in paths if path.name.endswith(COMPLETE) for row in _of_file(path, _with_intervals)
         ]
-        write_rows(results_dir / TIDY_FILE, rows, columns=WHOLE_COLUMNS)
+        write_rows(results_dir / TIDY_FILE, rows, columns=WHOLE_COLUMNS, sources=made_from)
 
     derive(sources, write)
     return results_dir / TIDY_FILE

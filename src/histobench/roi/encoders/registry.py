@@ -161,11 +161,32 @@ def create_encoder(
     return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
 
 
+def _is_of_the_zoo(name: str) -> bool:
+    named = names_a_file(name) or names_a_model(name)
+    return not (named or name in _REGISTERED or name in _plug_ins())
+
+
+def zoo_identity(
+    name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
+) -> list[str] | None:
+    """Return the entry of an encoder of the zoo and the hash of its weights, without torch."""
+    if not _is_of_the_zoo(name):
+        return None
+    from histobench.roi.encoders.checkpoint import checkpoint_sha256
+    from histobench.roi.encoders.weights import resolve_weights
+
+    spec = get_spec(name).with_size(resize_size)
+    if spec.source.kind in ("seed", "project"):
+        return [repr(spec)]
+    checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
+    return [repr(spec), str(checkpoint), checkpoint_sha256(checkpoint, only=spec.source.only)]
+
+
 def encoder_stand_in(
     name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
 ) -> BasePatchEncoder | None:
     """Return an encoder of the zoo without its network; None for others, which are known once built."""
-    if names_a_file(name) or names_a_model(name) or name in _REGISTERED or name in _plug_ins():
+    if not _is_of_the_zoo(name):
         return None
     from histobench.roi.encoders.construct import stand_in
 

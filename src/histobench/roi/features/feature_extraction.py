@@ -37,6 +37,7 @@ from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
+    LIBRARIES,
     describe_encoder,
     feature_set_fingerprint,
     fingerprint,
@@ -71,7 +72,6 @@ FEW = 32
 #: Under this name a cache keeps the versions of the libraries under which its rows were last computed or
 #: compared. With the same versions a zoo encoder whose images are all cached is not built.
 VERSIONS = "versions"
-LIBRARIES = ("torchvision", "transformers", "open_clip_torch", "safetensors")
 #: Shards of which a copy on this machine's own disk is made at a time.
 SHARDS_PER_COPY = 8
 

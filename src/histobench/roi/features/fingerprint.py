@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from histobench.roi.encoders.base import BasePatchEncoder
 
 PACKAGES = ("torch", "timm", "numpy", "pillow")
+#: More packages that networks of the zoo are made with.
+LIBRARIES = ("torchvision", "transformers", "open_clip_torch", "safetensors")
 
 
 def versions(*more: str) -> dict[str, str]:

@@ -48,6 +48,12 @@ class EncoderRecipe:
 
         return encoder_stand_in(self.name, **self._given())
 
+    def zoo_identity(self) -> list[str] | None:
+        """Return the entry of the zoo and the hash of its weights; None for other encoders."""
+        from histobench.roi.encoders.registry import zoo_identity
+
+        return zoo_identity(self.name, **self._given())
+
     def _given(self) -> dict[str, Any]:
         weights = str(Path(self.weights).expanduser()) if self.weights else None
         return {"resize_size": self.resize_size, "weights": weights, "allow_revision": self.allow_revision}

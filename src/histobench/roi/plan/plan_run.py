@@ -30,6 +30,7 @@ from histobench.roi.units.hashing import write_list
 from histobench.roi.units.local_engine import LocalEngine
 from histobench.roi.units.roi_run import EVALUATED, REPORT, RoiRun
 from histobench.roi.units.status import check_free, differences
+from histobench.roi.units.unchanged import take_over
 from histobench.work.engines import Display, Engine
 from histobench.work.run_folder import DONE, FAILED
 
@@ -123,7 +124,10 @@ def run_plan(
         write_dataset_notes(plan)
         on_list = partial(write_list, plan.results)
         units = units_of(plan, loaded, whole=engine.whole, on_list=on_list)
+        before = RoiRun.latest(plan.results)
         folder = RoiRun.create(plan.results, values, units)
+        if engine.whole:
+            take_over(folder, before, loaded)
     with folder.driven():
         finished = engine.run(folder, display or Display())
     if not finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -103,6 +104,52 @@ def _job(
     speed = TYPICAL_FLOPS.get(device.split(":")[0], TYPICAL_FLOPS["cpu"])
     seconds = images * gigaflops * 1e9 / speed
     return ExtractionEstimate(entry, encoder, images, seconds, megabytes)
+
+
+#: Seconds on two cores (2026-11): loading libraries; building one network; one task of one encoder, to which
+#: come those per value of its features; intervals, tests and tables of one task of one encoder.
+START, NETWORK, TASK, PER_VALUE, COMPARED = 4.0, 1.5, 0.3, 5e-8, 0.2
+
+
+def other_seconds(
+    plan: Plan, datasets: Mapping[str, RoiDataset], jobs: Sequence[ExtractionEstimate]
+) -> dict[str, float]:
+    """Estimate the seconds of a run besides its extractions."""
+    spec = {encoder: _spec_of(encoder, plan.size) for encoder in filter(is_computed, plan.encoders)}
+    tasks = compared = 0.0
+    for dataset in datasets.values():
+        images = sum(map(len, dataset.splits.values()))
+        count = len(tasks_for(plan, dataset)) * len(plan.presets)
+        for encoder in plan.encoders:
+            known = spec.get(encoder)
+            tasks += count * (TASK + PER_VALUE * images * (known[0].dim if known else 1024))
+            compared += count * COMPARED
+    networks = len({job.encoder for job in jobs})
+    return {"start": START + NETWORK * networks, "tasks": tasks, "statistics": compared}
+
+
+def with_measured(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str) -> list[ExtractionEstimate]:
+    """Fill in what was measured in the results folder before, or is measured now where nothing is known."""
+    from histobench.core.devices import device_name
+    from histobench.core.errors import HistobenchError
+    from histobench.roi.features.inference.device_runner import seconds_per_image
+    from histobench.roi.features.settings import EncoderRecipe
+    from histobench.roi.plan.speeds import read_speeds
+
+    name = device_name(device)
+    each = {
+        encoder: 1 / speed.images_per_second
+        for encoder in {job.encoder for job in jobs}
+        if (speed := read_speeds(plan.results).get(label_of(encoder))) and speed.device == name
+    }
+    for job in jobs:
+        if job.seconds is None and job.encoder not in each:
+            recipe = EncoderRecipe(job.encoder, plan.size, plan.weights, plan.allow_revision)
+            with contextlib.suppress(HistobenchError):  # said by the run itself
+                each[job.encoder] = seconds_per_image(recipe.build(), device)
+    return [
+        replace(job, seconds=job.images * each[job.encoder]) if job.encoder in each else job for job in jobs
+    ]
 
 
 def tasks_for(plan: Plan, dataset: RoiDataset) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ import numpy as np
 
 from histobench.core.devices import cpu_kind
 from histobench.core.errors import HistobenchError
-from histobench.core.files import await_file
+from histobench.core.files import await_file, read_note
 from histobench.roi.comparison.bootstrap_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.evaluation.context import rows_of
-from histobench.roi.evaluation.evaluation_request import EvaluationRequest, ImageRequest
+from histobench.roi.evaluation.evaluation_request import FILE, EvaluationRequest, ImageRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate, evaluate_on_images
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, load
@@ -65,8 +65,10 @@ def _note(folder: RunFolder, units: Sequence[Unit], done: EvaluationOutcome) -> 
             folder.finish(unit, outcome="skipped", reason=done.skipped[task])
         else:
             state = "unchanged" if task in done.unchanged else "evaluated"
-            _write_intervals(unit, done.results_dir / task)
-            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=state, cpu=cpu_kind())
+            place = done.results_dir / task
+            _write_intervals(unit, place)
+            known = {"place": str(place), "digest": (read_note(place / FILE) or {}).get("digest")}
+            folder.finish(unit, files=stored_in(place), outcome=state, cpu=cpu_kind(), **known)
 
 
 def _write_intervals(unit: Unit, place: Path) -> None:

@@ -37,6 +37,7 @@ from histobench.roi.features.shard_plan import (
 )
 from histobench.roi.options import Settings
 from histobench.roi.units.hashing import hashes_of, order_of, read_images, read_keys, write_images, write_keys
+from histobench.roi.units.unchanged import inputs_of, stamp_of
 from histobench.work.run_folder import DONE, FOUND, RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
@@ -58,7 +59,8 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
     dataset = DatasetSource.from_note(spec["source"]).load()
     hashed = hashes_of(folder, unit, dataset)
     if spec["whole"]:
-        _extract_whole(folder, unit, dataset, recipes, progress, hashed)
+        inputs = inputs_of(dataset, spec)  # now: what changes from here on is not what was used
+        _extract_whole(folder, unit, dataset, recipes, progress, hashed, inputs)
         return
     plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]), hashed)
     images = folder.part("images") / f"{unit.id}.jsonl"
@@ -344,6 +346,7 @@ def _extract_whole(
     recipes: Sequence[EncoderRecipe],
     progress: Progress,
     hashed: HashedImages | None,
+    inputs: str,
 ) -> None:
     """All encoders in one pass over the images; if one of them is at fault, each alone."""
     failures: dict[str, str] = {}
@@ -365,7 +368,7 @@ def _extract_whole(
                 seconds=max(item.forward_seconds for item in written),  # those of all splits together
                 device=timed,
             )
-    folder.finish(unit, failures=failures, extractions=extractions)
+    folder.finish(unit, failures=failures, extractions=extractions, inputs=inputs)
 
 
 def _extracted(
@@ -400,7 +403,12 @@ def _extraction_note(
     return {
         "encoder": written[0].asked,
         "extracted": {
-            item.split: {"path": str(item.path), "fingerprint": item.fingerprint} for item in written
+            item.split: {
+                "path": str(item.path),
+                "fingerprint": item.fingerprint,
+                "stamp": stamp_of(item.path),
+            }
+            for item in written
         },
         "computed": computed,
         "seconds": seconds,

@@ -214,6 +214,18 @@ def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int
     return chosen, positions
 
 
+def seconds_per_image(encoder: BasePatchEncoder, device: str) -> float:
+    """Measure the seconds that one image takes, on a small batch after one to warm up."""
+    transform = encoder.eval_transforms
+    dtype = torch.uint8 if isinstance(transform, TransformSpec) else torch.float32
+    pixels = torch.zeros((TRIAL_BATCH, *shape_of(transform)), dtype=dtype)
+    forward = Forward(encoder, device=device, precision="fp32", batch=TRIAL_BATCH)
+    for _ in range(2):
+        forward.seconds = 0.0
+        forward.finish(forward.start(pixels, TRIAL_BATCH))
+    return forward.seconds / TRIAL_BATCH
+
+
 def shape_of(transform: Transform, sample: Sequence[ImageRef] = ()) -> tuple[int, ...]:
     """The shape of what a transform gives for an image of the sample, else for one of 256 x 256 pixels."""
     if isinstance(transform, TransformSpec):

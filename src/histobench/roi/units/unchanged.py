@@ -1,0 +1,103 @@
+"""Takes over from the last run in a results folder what still holds, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.core.files import read_note
+from histobench.roi.data.image_ref import locate
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.own_name import is_computed
+from histobench.roi.evaluation.evaluation_request import FILE, damaged_in
+from histobench.roi.features.cache.content_hashes import distinct_paths
+from histobench.roi.features.fingerprint import LIBRARIES, fingerprint, versions
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.task_catalogue import ZERO_SHOT
+from histobench.roi.units.hashing import order_of
+from histobench.work.run_folder import DONE, RunFolder, Unit
+
+
+def inputs_of(dataset: RoiDataset, spec: Mapping[str, Any]) -> str:
+    """Return a digest of what the features of a dataset depend on besides the spec of their unit.
+
+    It is empty where only the computation can say: for a user's own encoders, or if cached images are to be
+    compared. Images are known by the size, times and inode of their files.
+    """
+    settings = spec["settings"]
+    known = [EncoderRecipe(**recipe).zoo_identity() for recipe in spec["recipes"]]
+    if not known or None in known or settings["recheck"] != "auto" or settings["no_cache"]:
+        return ""
+    try:
+        files = sorted({locate(path).file for path in distinct_paths(dataset)})
+        stamps = [
+            (file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+            for file in files
+            for stat in [os.stat(file)]
+        ]
+    except (HistobenchError, OSError):
+        return ""
+    chosen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY")}
+    devices = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+    machine = [platform.node(), platform.machine(), chosen, devices]
+    return fingerprint([known, order_of(dataset), stamps, machine, versions(*LIBRARIES)])
+
+
+def stamp_of(path: Path | str) -> list[int]:
+    """Return the size and the time of change of a file."""
+    stat = os.stat(path)
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def take_over(folder: RunFolder, before: RunFolder | None, datasets: Mapping[str, RoiDataset]) -> None:
+    """Note the units as done that the run `before` has done with the same inputs and intact files."""
+    if before is None:
+        return
+    before.refresh()
+    taken: set[str] = set()
+    for unit in folder.units():
+        note = before.output(unit.id)
+        if note is None or note["state"] != DONE or not _holds(unit, note, taken, datasets):
+            continue
+        kept = {key: value for key, value in note.items() if key not in ("state", "unit", "files")}
+        if unit.kind == "features":
+            kept |= {"computed": 0, "seconds": 0.0}
+        if kept.get("outcome") == "evaluated":
+            kept["outcome"] = "unchanged"
+        folder.finish(unit, files=map(Path, note["files"]), **kept)
+        taken.add(unit.id)
+
+
+def _holds(unit: Unit, note: Mapping[str, Any], taken: set[str], datasets: Mapping[str, RoiDataset]) -> bool:
+    if unit.kind == "prepare":
+        inputs = note.get("inputs")
+        if not inputs or note["failures"] or inputs != inputs_of(datasets[unit.dataset], unit.spec):
+            return False
+        written = [file for each in note["extractions"].values() for file in each["extracted"].values()]
+        return all(_is(file["path"], file.get("stamp")) for file in written)
+    if not unit.needs or not taken.issuperset(unit.needs):
+        return False
+    if unit.kind == "features":  # those of other tools are read again
+        return is_computed(unit.spec["asked"])
+    if unit.kind == "compare":  # whoever reads the tables compares them with the results
+        return True
+    if unit.kind != "evaluate":
+        return False
+    if unit.spec["task"] == ZERO_SHOT and unit.spec["options"]["zeroshot_prompt_file"]:
+        return False  # the text of the prompts may have changed
+    if note["outcome"] == "skipped":
+        return True
+    finished = read_note(Path(note.get("place", "")) / FILE) or {}
+    known = finished.get("digest") is not None and finished.get("digest") == note.get("digest")
+    return known and not damaged_in(Path(note["place"]), finished)
+
+
+def _is(path: str, stamp: Any) -> bool:
+    try:
+        return stamp is not None and stamp_of(path) == list(stamp)
+    except OSError:
+        return False
