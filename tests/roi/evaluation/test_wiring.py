@@ -255,19 +255,20 @@ def test_patients_stay_whole_while_the_penalty_is_chosen(evaluated: Evaluated) -
 def test_a_leak_from_either_split_is_a_caveat_of_every_task(split: str, evaluated: Evaluated) -> None:
     given, word = uneven_features(), {"train": "training", "val": "validation"}[split]
     part, test = given[split], given["test"]
-    assert not [
-        text for row in evaluated("KNN", "Proto")[1].rows for text in row.caveats if "too good" in text
-    ]
+    usual = {text for row in evaluated("KNN", "Proto")[1].rows for text in row.caveats}
     rows = part.embeddings.clone()
     rows[2] = test.embeddings[5]
     same_group = replace(part, groups=(test.groups[0], *part.groups[1:]))  # type: ignore[index, misc]
     for changed_part, said in (
-        (replace(part, embeddings=rows), f"1 test image has the very features of a {word} image"),
-        (same_group, f"1 of {len(set(test.groups or ()))} test groups (patients, slides) are also in {word}"),
+        (replace(part, embeddings=rows), "1 test image has "),
+        (same_group, f"1 of {len(set(test.groups or ()))} test groups "),
     ):
-        for row in evaluated("KNN", "Proto", parts={**given, split: changed_part})[1].rows:
-            (told,) = [text for text in row.caveats if "too good" in text]
+        done = evaluated("KNN", "Proto", parts={**given, split: changed_part})[1]
+        assert len(done.rows) == 2
+        for row in done.rows:
+            (told,) = set(row.caveats) - usual
             assert told.startswith(said)
+            assert word in told
 
 
 def test_an_absent_class_is_not_counted_and_said(evaluated: Evaluated) -> None:
