@@ -12,6 +12,7 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
+from histobench.roi.comparison.selection import by_task
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 
@@ -29,6 +30,7 @@ def test_an_encoder_that_overtakes_another_is_named(
     _write_both(write_run, "a", 1.0, 4.0)
     _write_both(write_run, "b", 3.0, 2.0)
     results = _write_both(write_run, "c", 2.0, 2.0)
+    assert [key[2] for key in by_task(load_runs(results))] == ["lora", "frozen"]  # the answer is by the first
     (shift,) = ranking_shifts(load_runs(results), CompareSettings("accuracy"))
     rows = {each.encoder: each for each in shift.shifts}
     assert shift.shifts[0].encoder == "a"

@@ -255,7 +255,7 @@ def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
     command = ["run", "--data", str(tiles / "demo.csv"), "--models", f"random-vit,{own},tiny-vl"]
     command += ["--tasks", "Fine-tune,KNN", "--results", results, "--size", "32", "--device", "cpu"]
     assert main([*command, "--tune-epochs", "3", "--tune-rates", "1e-3,1e-4"]) == 0
-    assert "tiny-vl is a convolutional network" in capsys.readouterr().out
+    assert "of tiny-vl: is a convolutional network" in capsys.readouterr().out
     assert main(["compare", results, "--task", "Fine-tune"]) == 0
     assert "Kendall" in capsys.readouterr().out
     assert main(["choose", results, "--task", "Fine-tune"]) == 0

@@ -90,7 +90,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
     """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
 
     Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
-    Settings that are methods (of the task Patient) each have a table.
+    Settings that are methods (of the task Patient) each have a table, the main one first: answers are by it.
     """
 
     def alike(run: StoredRun) -> tuple[str, str, str, int]:
@@ -106,7 +106,12 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
         if run.setting == shown:
             key = (run.task, run.identity.preset, shown, run.identity.seed)
             groups.setdefault(key, []).append(run)
-    return groups
+    places = {key: place for place, key in reversed(list(enumerate((k[0], k[1], k[3]) for k in groups)))}
+
+    def order(key: tuple[str, str, str, int]) -> tuple[int, bool]:
+        return places[key[0], key[1], key[3]], key[2] != _MAIN_SETTING.get(key[0], key[2])
+
+    return {key: groups[key] for key in sorted(groups, key=order)}
 
 
 def _preference(setting: str) -> tuple[int, int, str]:
