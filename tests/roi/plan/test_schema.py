@@ -129,7 +129,7 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
     own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
     tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}
-    assert plan.options == Options(**own, **lab, **tune, tune_seeds=5, save_adapters=True)
+    assert plan.options == Options(**own, **lab, **tune, tune_seeds=5, save_adapters=True, token_store=5.0)
 
 
 def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> None:
