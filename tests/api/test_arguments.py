@@ -221,7 +221,7 @@ def test_the_names_of_columns_stand_in_the_docs() -> None:
         ({"data": []}, "^data: give at least one"),
         ({"data": 3}, "^data: expected a dataset"),
         ({"data": pd.Series(["a.png"])}, "^data: expected a dataset"),
-        ({"encoders": None}, "^encoders: expected a text or a list of texts"),
+        ({"encoders": None}, "^encoders: expected a text"),
         ({"encoders": []}, "^encoders: give at least one"),
         ({"tasks": []}, "^tasks: give at least one"),
         ({"tasks": 3}, "^tasks: expected a text"),
@@ -254,14 +254,12 @@ def test_what_load_dataset_decides_is_said_to_be_its_parameter(tmp_path: Path, a
 
 
 @pytest.mark.slow
-def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_a_run_takes_dataframes_and_an_encoder(frame: pd.DataFrame, tmp_path: Path) -> None:
     asked = {"tasks": "proto", "results": tmp_path / "r", "n_bootstrap": 20, "num_workers": 0}
     bench = hb.run([frame], "tiny-vl", **asked)  # type: ignore[arg-type]
     assert (bench.datasets, bench.encoders) == (("data",), ("tiny-vl",))
-    with pytest.raises(hb.HistobenchError, match=r"encoders: .*give 'tiny-vl' as text"):
-        hb.run(frame, hb.create_encoder("tiny-vl", device="cpu"), tasks="proto")  # type: ignore[arg-type]
+    again = hb.run(frame, hb.create_encoder("tiny-vl", device="cpu"), **asked)  # type: ignore[arg-type]
+    assert again.encoders == ("tiny-vl",)
 
 
 @pytest.mark.slow
@@ -274,9 +272,9 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.predictions(None, "KNN"), "^encoder: expected a text, found None"),
         (lambda b: b.predictions("one", None), "^task: expected a text, found None"),
         (lambda b: b.compare(encoders="ono", task="KNN"), "encoder 'ono' here; did you mean one"),
-        (lambda b: b.compare(encoders=[], task="KNN"), "^encoders: give at least one"),
+        (lambda b: b.compare(encoders=[], task="KNN"), "encoders.*at least one"),
         (lambda b: b.compare(task="FEWSHOT"), "task 'FEWSHOT' here; did you mean Few-shot"),
-        (lambda b: b.compare(task="KNN", alpha="x"), "^alpha: expected a finite number"),
+        (lambda b: b.compare(task="KNN", alpha="x"), "^alpha: expected a number"),
         (lambda b: b.compare(task="KNN", metric="foo"), "unknown metric 'foo'; known: accuracy"),
         (lambda b: b.plot.few_shot(metric="foo"), "^metric: there are no few-shot results of 'foo'; known"),
         (lambda b: b.plot.few_shot(metric="Accuracy"), "did you mean accuracy"),
@@ -287,10 +285,10 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.plot.embedding("oen"), "no results of the encoder 'oen' here; did you mean one"),
         (lambda b: b.plot.embedding("one", split="tst"), "^split 'tst' is unknown; did you mean test"),
         (lambda b: b.plot.embedding("one"), "hb.run keeps them there"),
-        (lambda b: b.compare(task="KNN", dataset=Path("data")), "^dataset: expected a text"),
-        (lambda b: b.compare(task="Few-shot", setting=3), "^setting: expected a text"),
+        (lambda b: b.compare(task="KNN", dataset="nope"), "no results of the dataset .nope."),
+        (lambda b: b.compare(task="Few-shot", setting=3), "^no results of the setting .3. here; known"),
         (lambda b: b.plot.similarity("ckaa"), "^measure 'ckaa' is unknown; did you mean cka"),
-        (lambda b: b.plot.similarity(k=0), "^k: expected a whole number of at least 1"),
+        (lambda b: b.plot.similarity(k=0), "k`?: expected a whole number of at least 1"),
         (lambda b: b.plot.leaderboard(task="KNN", ax=3), "^ax: expected matplotlib axes, found int"),
         (lambda b: b.report(None), "^folder: expected a path"),
     ],

@@ -92,15 +92,16 @@ def test_a_signal_gives_its_code_and_no_traceback_at_any_moment(number: int, whe
     program = f"""
 import atexit, signal, sys, time
 from histobench.cli import main as module
+from histobench.cli.main import CompletionFlags
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
-def wait():
+def wait(args: 'CompletionFlags' = None):
     print("ready", flush=True)
     time.sleep(60)
 
 if {when == "in the command"}:
-    module.completion_command = lambda args: wait()
+    module.completion_command = wait
 else:
     atexit.register(wait)
 sys.exit(module.main())
@@ -125,10 +126,11 @@ def test_ctrl_c_is_answered_while_a_batch_is_computed() -> None:
     program = """
 import hashlib, signal, sys
 from histobench.cli import main as module
+from histobench.cli.main import CompletionFlags
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def compute(args):
+def compute(args: 'CompletionFlags'):
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"a", b"b", 20_000_000)  # no signal interrupts it
 

@@ -168,8 +168,8 @@ def test_the_same_extraction_again_computes_nothing(workplace: Path) -> None:
         (("--TASK", "Linear-Prob"), "did you mean Linear-Probe"),
         (("--train_feature_file", "missing.pt"), "missing.pt"),
         (("--class2id_txt", "missing.txt"), "missing.txt"),
-        (("--n_neighbors", "5000"), "n_neighbors"),
-        (("--zeroshot_model_name", "tiny_vl"), "tiny-vl"),
+        (("--n_neighbors", "0"), "n-neighbors"),
+        (("--zeroshot_model_name", "tiny_vll"), "tiny-vl"),
         (("--preset", "unii"), "uni"),
     ],
 )

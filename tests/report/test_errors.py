@@ -48,7 +48,7 @@ def places(tmp_path: Path, results: Path) -> dict[str, str]:
         ("report {results}/agents -o {site} --images {file}", "agents only"),
         ("serve {nowhere}", "no results folder at .*nowhere"),
         ("serve {file}", "file is a file; give the folder"),
-        ("serve {results} --port 99999", "--port 99999: a port is a number from 0"),
+        ("serve {results} --port 99999", "--port: expected a whole number of at least 0 and at most 65535"),
         ("serve {results} --port 0 -o {other}", "other holds other files"),
     ],
 )

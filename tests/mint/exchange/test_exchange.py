@@ -41,6 +41,7 @@ def test_a_dataset_folder_holds_every_conversation(finished: Path, tmp_path: Pat
     files = [tmp_path / "folder" / entry["path"] for entry in front["configs"][0]["data_files"]]
     rows = pq.read_table(files[0]).to_pylist()
     episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
+    episodes.sort(key=lambda episode: str(episode.task["task_id"]))
     assert [row["task_id"] for row in rows] == [str(episode.task["task_id"]) for episode in episodes]
     for row, episode in zip(rows, episodes, strict=True):
         assert row["success"] == episode.state["success"]

@@ -37,9 +37,9 @@ def clean_rows(folder: Path) -> list[str]:
 
 def test_a_clean_dataset_has_no_findings(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, clean_rows(tmp_path))
-    assert findings.found == ()
+    assert [finding.kind for finding in findings.found] == ["small test set"]  # one test image of each class
     assert findings.sizes == {(36, 34): 6}
-    assert repr(findings) == "0 errors and 0 warnings in 6 images that can be read"
+    assert repr(findings).startswith("0 errors and 1 warning in 6 images that can be read")
 
 
 def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> None:
@@ -61,6 +61,7 @@ def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> No
         ("error", "unreadable image", "9"),
         ("error", "unreadable image", "10"),
         ("error", "label", "11"),
+        ("warning", "small test set", "data"),
         ("error", "image in two splits", "12"),
         ("error", "group in two splits", "13"),
         ("warning", "double image", "14"),
@@ -69,8 +70,10 @@ def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> No
     lines = [str(finding) for finding in findings.errors]
     assert len(lines) == 6
     shown = repr(findings).split("\n  ")
-    assert shown[0].startswith("6 errors and 1 warning in ")
-    assert shown[1:-1] == [f"error: {line}" for line in lines]
+    assert shown[0].startswith("6 errors and 2 warnings in ")
+    assert [line for line in shown[1:-1] if "single test image" not in line] == [
+        f"error: {line}" for line in lines[: len(shown) - 3]
+    ]
     assert lines[0] == f"{table}:8: {tmp_path / 'gone.png'} does not exist"
     assert "broken.png: the image is damaged or truncated" in lines[1]
     assert lines[2].endswith("empty.jpg: the file is empty")
@@ -131,7 +134,10 @@ def test_some_groups_but_not_all_is_a_warning(tmp_path: Path) -> None:
     rows = clean_rows(tmp_path)
     rows[1] = rows[1].rpartition(",")[0] + ","
     found = findings_of(tmp_path, rows)
-    assert [(f.kind, f.origin.rpartition(":")[2]) for f in found.found] == [("groups", "3")]
+    assert [(f.kind, f.origin.rpartition(":")[2]) for f in found.found] == [
+        ("small test set", "data"),
+        ("groups", "3"),
+    ]
 
 
 def test_a_dataset_made_by_hand_is_checked_too(tmp_path: Path) -> None:
@@ -201,7 +207,11 @@ def test_skipping_bad_images_judges_what_is_left(tmp_path: Path) -> None:
     table = tmp_path / "data.csv"
     table.write_text("image_path,label,split,group\n" + "\n".join(rows))
     found = check_dataset(load_dataset(table), on_bad_image="skip")
-    assert [(f.level, f.kind) for f in found.found] == [("warning", "missing file"), ("error", "empty class")]
+    assert [(f.level, f.kind) for f in found.found] == [
+        ("warning", "missing file"),
+        ("error", "empty class"),
+        ("warning", "small test set"),
+    ]
     assert len(found.bad_images) == 1
 
 

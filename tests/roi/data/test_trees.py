@@ -135,7 +135,7 @@ def test_whole_slides_are_named_with_the_tools_that_tile_them(tmp_path: Path) ->
         ([f"a/{k}.png" for k in range(6)], "all images are of one class (a); two are needed"),
         (
             [f"{c}/patient{p}_{k}.png" for c in "ab" for p in range(3) for k in range(4)],
-            r"`group_regex` '(patient\d+)'",
+            r"`group_regex` '^(patient\d+)",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_before_any_work(name: str, words: str) -> None:
     reason = why_unresolved(name)
     assert words in reason
-    assert "\n" not in reason
+    assert reason.count("\n") <= 2  # why; with internet; without
 
 
 def test_one_label_for_files_and_tables() -> None:

@@ -74,7 +74,7 @@ def test_a_change_that_no_identity_can_know_discards_the_cached_set(
     monkeypatch.setenv("POWER", "4")
     after = run(dataset, secret, tmp_path / "two")
     assert [item.computed for item in after] == [30, 10]
-    assert "the cached set of 40 images is discarded and computed again" in caplog.text
+    assert "the cached features of 40 images are discarded and computed again" in caplog.text
     # What comes after must not take the old results for those of these features.
     assert {item.fingerprint for item in before}.isdisjoint(item.fingerprint for item in after)
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "another-cache"))

@@ -351,5 +351,5 @@ def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_ag
     settings = {"device": "cpu", "batch_size": 2, "num_workers": 0}
     unit = Unit("prepare", "tiles", "", {"save_dir": str(tmp_path / "out"), "settings": settings})
     with pytest.raises(DiskFullError):
-        extraction._extract_whole(None, unit, dataset, recipes, counts, None)  # type: ignore[arg-type]
+        extraction._extract_whole(None, unit, dataset, recipes, counts, None, "")  # type: ignore[arg-type]
     assert 16 <= counts.done < 32  # a shard, and what was under way

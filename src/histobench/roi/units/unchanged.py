@@ -25,21 +25,21 @@ from histobench.work.run_folder import DONE, RunFolder, Unit
 def inputs_of(dataset: RoiDataset, spec: Mapping[str, Any]) -> str:
     """Return a digest of what the features of a dataset depend on besides the spec of their unit.
 
-    It is empty where only the computation can say: for a user's own encoders, or if cached images are to be
-    compared. Images are known by the size, times and inode of their files.
+    It is empty where only the computation can say: for a user's own encoders, missing weights, or if cached
+    images are to be compared. Images are known by the size, times and inode of their files.
     """
     settings = spec["settings"]
-    known = [EncoderRecipe(**recipe).zoo_identity() for recipe in spec["recipes"]]
-    if not known or None in known or settings["recheck"] != "auto" or settings["no_cache"]:
-        return ""
     try:
+        known = [EncoderRecipe(**recipe).zoo_identity() for recipe in spec["recipes"]]
+        if not known or None in known or settings["recheck"] != "auto" or settings["no_cache"]:
+            return ""
         files = sorted({locate(path).file for path in distinct_paths(dataset)})
         stamps = [
             (file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
             for file in files
             for stat in [os.stat(file)]
         ]
-    except (HistobenchError, OSError):
+    except (HistobenchError, OSError):  # without weights or files: the extraction says what is wrong
         return ""
     chosen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY")}
     devices = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
