@@ -111,8 +111,9 @@ def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installe
     assert run("-c", refused, program="python").strip() == "False"
     assert "FAIL" not in run("doctor")
     demo = run("demo", "--per-class", "8", "--test-per-class", "12")
-    assert "Open in a browser" in demo, demo
-    assert "0 failed" in demo, demo
+    assert "in a browser" in demo, demo
+    assert "Answer" in demo, demo
+    assert "failed" not in demo.lower(), demo
     assert (home / "demo-results" / "site" / "index.html").is_file()
     run("data", "demo", "bilder ß", "--per-class", "6", "--test-per-class", "6")
     (table,) = (home / "bilder ß").glob("*.csv")

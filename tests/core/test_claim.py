@@ -16,13 +16,16 @@ from histobench.core import claim as claims
 from histobench.core.claim import holder_of, try_claim
 from histobench.core.files import create_json, write_json
 
-#: Waits for the start, then claims everything in the same order and says what it got.
+#: Waits for the start, then claims everything in the same order and says what it got. None ends before all
+#: have tried, and none is slow enough to be stale: what a process holds that has ended may be taken over.
 GREEDY = """
 import os, sys, time
 from pathlib import Path
+from histobench.core import claim as claims
 from histobench.core.claim import try_claim
 
-folder, count = Path(sys.argv[1]), int(sys.argv[2])
+claims.STALE = 3600.0
+folder, count, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 held = []
 while not (folder / "go").exists():
     time.sleep(0.001)
@@ -31,6 +34,9 @@ for number in range(count):
     if claim is not None:
         claim._released.set()  # no thread for each of them
         held.append((number, claim))
+(folder / f"done-{os.getpid()}").touch()
+while len(list(folder.glob("done-*"))) < processes:
+    time.sleep(0.05)
 print(*(number for number, claim in held if claim.holds()))
 """
 
@@ -46,7 +52,7 @@ def _leave_stale(path: Path, token: str = "old") -> None:
 def test_stale_claims_are_each_taken_over_by_one_process(tmp_path: Path, processes: int, count: int) -> None:
     for number in range(count):
         _leave_stale(tmp_path / f"{number}.json")
-    command = [sys.executable, "-c", GREEDY, str(tmp_path), str(count)]
+    command = [sys.executable, "-c", GREEDY, str(tmp_path), str(count), str(processes)]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     time.sleep(1)
     (tmp_path / "go").touch()

@@ -350,7 +350,7 @@ def _pathmnist(**other: Any) -> bytes:
         ({"val_labels": np.arange(17) % 9}, "17 labels for 18 images"),
         ({"val_images": np.zeros((18, 8, 8), np.uint8)}, r"shape \(18, 8, 8\)"),
         ({"val_images": np.full((18, 8, 8, 3), 0.5)}, "not whole numbers"),
-        ({"val_images": np.full((18, 8, 8, 3), np.nan)}, "not numbers"),
+        ({"val_images": np.full((18, 8, 8, 3), np.nan)}, "not whole numbers"),
         ({"val_images": np.full((18, 8, 8, 3), 300)}, "between 0 and 255"),
         ({"val_images": np.array([{}] * 18, dtype=object)}, "allow_pickle"),
         ({"val_images": None}, "published form"),
