@@ -16,6 +16,8 @@ from histobench.roi.encoders.lora import NotAdaptableError, add_lora, load_adapt
 from histobench.roi.encoders.registry import build_network, create_encoder, get_spec
 from histobench.roi.encoders.transform import TransformSpec
 
+pytestmark = pytest.mark.slow  # the oldest libraries cannot build networks without memory
+
 R = 4
 
 

@@ -32,9 +32,9 @@ from histobench.roi.data.source import load_dataset
 from histobench.roi.registry import dataset_entry as catalogue
 from histobench.roi.registry.dataset_entry import PublicDataset, all_datasets
 from histobench.roi.registry.install import accepted_files, get
+from roi.registry.miniatures import MADE, png, zip_of
 
 from .conftest import Habits
-from .miniatures import MADE, png, zip_of
 
 pytestmark = pytest.mark.slow
 
