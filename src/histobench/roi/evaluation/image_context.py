@@ -93,16 +93,13 @@ class ImageContext:
     def caveats(self) -> tuple[str, ...]:
         """What is odd about the data or the encoder and holds for the task's numbers."""
         found = [UNCHECKED] if is_unchecked(self.encoder.identity) else []
-        seen, start = dict[bytes, str](), 0
-        shared = 0
-        for split in self.request.data.splits:
-            count = len(self.images(split))
-            mine = self.keys[start : start + count]
-            start += len(_files(self.images(split)))
-            if split == "test":
-                shared = sum(key in seen for key in mine)
-            else:
-                seen |= dict.fromkeys(mine, split)
+        keys, start = dict[str, tuple[bytes, ...]](), 0
+        for split, images in self.request.data.splits.items():
+            keys[split] = self.keys[start : start + len(images)]
+            start += len(_files(images))
+        test = keys.pop("test", ())
+        seen = {key for of_split in keys.values() for key in of_split}
+        shared = sum(key in seen for key in test)
         if shared:
             found.append(
                 f"{shared} of {len(self.images('test'))} test images are also used for training or "
