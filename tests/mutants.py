@@ -1,40 +1,47 @@
-"""Plant faults by rule in a random sample of places, run the nearest tests, and print those not found.
+"""Plant faults by rule in a random sample of places, run the nearest tests, and print the faults they miss.
 
     make mutants MUTANTS="--seed 7 --count 200"        # --only roi/metrics, --rule seed, --list
+    python tests/mutants.py --seed 8 --count 250 --workers 16 --files 60 --minutes 8 --output faults.jsonl
 
 A fault is one change of one place: two arguments or two splits change places, a keyword is dropped, `<`
-becomes `<=`, a seed is ignored, a sign or an axis is reversed, a key is left out of what something is known
-by. Each is planted alone in a copy of the package. The nearest tests are those that import the module, or one
-that imports it; they run as in `make test`, until one fails. Read the faults that survive: a fault that a
-user could meet needs a test.
+becomes `<=`, a seed is ignored, a sign or an axis is reversed, a key is left out of a fingerprint. Each is
+planted alone, in a copy of the repository. First the tests that import the module, or a module that imports
+it, run without a fault: that gives the time of each test and the functions it calls. A fault then gets the
+tests that pass and call its function, up to a time limit. Read the faults that survive: a fault that a user
+could meet needs a test.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
+import multiprocessing
 import os
+import pickle
 import random
 import re
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
-from itertools import count
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "histobench"
 SPLITS = {"train": "test", "val": "test", "test": "train"}
 EDGES = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-#: Functions whose dictionaries say what something is known by.
+#: Functions whose dictionaries make up a fingerprint.
 KNOWN_BY = re.compile(r"key|digest|fingerprint|identity|settings|note|spec|evaluation|recipe|info|record")
-#: Keywords and functions at which a change is seen by nobody, or by everybody.
+#: Keywords and functions where a fault changes nothing, or breaks everything.
 PLAIN_WORDS = frozenset(
     ["strict", "help", "encoding", "errors", "metavar", "dtype", "exist_ok", "parents", "default"]
 )
@@ -43,6 +50,8 @@ PLAIN_CALLS = frozenset(
 )
 #: Drawing and text: a change there is a matter of taste.
 LEFT_OUT = re.compile(r"roi/data/demo/|api/plots|cli/terminal|_version|__init__|alfworld")
+#: Test files that take minutes, or need more than Python.
+SLOW_FILES = re.compile(r"test_(clusters|ray_|wheel|live_model|documentation|browser|docker|benchmarks|gpu)")
 
 
 class Fault(NamedTuple):
@@ -55,17 +64,25 @@ class Fault(NamedTuple):
     end: int
     new: str
     function: str
+    first_line: int  # of the function; 0 outside of functions
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.file, self.first_line
 
     def planted(self) -> str:
         text = source(self.file)
         return text[: self.start] + self.new + text[self.end :]
 
-    def __str__(self) -> str:
+    def diff(self) -> str:
         text = source(self.file)
         before = text.rfind("\n", 0, self.start) + 1
         after = text.find("\n", self.end)
         old, new = text[before:after], text[before : self.start] + self.new + text[self.end : after]
-        return f"{self.file}:{self.line} [{self.rule}]\n  - {old.strip()}\n  + {new.strip()}"
+        return f"  - {old.strip()}\n  + {new.strip()}"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} [{self.rule}]\n{self.diff()}"
 
 
 @cache
@@ -77,7 +94,7 @@ class Places(ast.NodeVisitor):
     """Collects the faults that fit into one file."""
 
     def __init__(self, file: str) -> None:
-        self.file, self.found, self.inside = file, [], [""]
+        self.file, self.found, self.inside = file, [], [("", 0)]
         text = source(file)
         self._text = text
         self._lines = [0]
@@ -96,14 +113,14 @@ class Places(ast.NodeVisitor):
 
     def add(self, rule: str, node: ast.expr | ast.keyword, new: str, end: int | None = None) -> None:
         start, last = self.span(node)
-        self.found.append(Fault(self.file, node.lineno, rule, start, end or last, new, self.inside[-1]))
+        self.found.append(Fault(self.file, node.lineno, rule, start, end or last, new, *self.inside[-1]))
 
     def text(self, node: ast.expr) -> str:
         start, end = self.span(node)
         return self._text[start:end]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.inside.append(node.name)
+        self.inside.append((node.name, min(part.lineno for part in [node, *node.decorator_list])))
         for child in [*node.body, *node.args.defaults, *filter(None, node.args.kw_defaults)]:
             self.visit(child)  # not the annotations
         self.inside.pop()
@@ -112,10 +129,10 @@ class Places(ast.NodeVisitor):
         self.visit_FunctionDef(node)  # type: ignore[arg-type]
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """Words of messages are no places."""
+        """Leave out the words of messages."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None and self.inside[-1]:
+        if node.value is not None and self.inside[-1][0]:
             self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -133,7 +150,7 @@ class Places(ast.NodeVisitor):
                 self.add("seed", keyword.value, "0")
             elif name in ("axis", "dim") and re.fullmatch(r"-?\d", value):
                 self.add("axis", keyword.value, "1" if value == "0" else "0")
-            elif name and self.inside[-1] and name not in PLAIN_WORDS:
+            elif name and self.inside[-1][0] and name not in PLAIN_WORDS:
                 end = self.span(keyword)[1]
                 rest = re.match(r"\s*,\s*", self._text[end:])
                 self.add("drop keyword", keyword, "", end + rest.end() if rest else end)
@@ -166,7 +183,7 @@ class Places(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> None:
-        if KNOWN_BY.search(self.inside[-1]):
+        if KNOWN_BY.search(self.inside[-1][0]):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant):
                     end = self.span(value)[1]
@@ -219,7 +236,7 @@ def imports() -> tuple[dict[str, set[str]], dict[str, str]]:
         name = path.relative_to(ROOT).as_posix()
         for module in re.findall(r"^\s*(?:from|import) (histobench[\w.]*)", text, re.M):
             users.setdefault(module, set()).add(name)
-        if path.name.startswith("test_"):
+        if path.name.startswith("test_") and not SLOW_FILES.match(path.name):
             tests[name] = text
     return users, tests
 
@@ -235,76 +252,186 @@ def nearest(fault: Fault, most: int) -> list[str]:
             for file in users.get(higher, ()):
                 if file in tests:
                     near[file] = max(near.get(file, 0), 2.0)
-    folder = fault.file.rpartition("/")[0]
+    folder, track = fault.file.rpartition("/")[0], fault.file.split("/")[0]
     stem = Path(fault.file).stem
     for file, text in tests.items():
-        if f"tests/{folder}/" in file and file not in near:
-            near[file] = 1.0
+        walk = "wiring" in file or "test_options" in file
+        if f"tests/{folder}/" in file or (walk and (f"/{track}/" in file or track not in ("roi", "mint"))):
+            near.setdefault(file, 1.0)
         if file in near:
             near[file] += 3 * (fault.function.strip("_") in text) + 2 * (stem in Path(file).stem)
-            near[file] += ("wiring" in file or "options" in file) - 1e-6 * len(text)
+            near[file] += walk - 1e-6 * len(text)
     return sorted(near, key=lambda file: (-near[file], file))[:most]
 
 
-def run_tests(files: list[str], copy: Path, seconds: float, without: set[str]) -> str:
-    """What failed first: a test, `time` for tests that did not end; empty if all passed.
+class Test(NamedTuple):
+    """A test that passes without a fault."""
 
-    The child is a copy of this process, which has imported the libraries: that is most of the time.
-    """
-    output = copy / "output.txt"
-    child = os.fork()
-    if not child:
-        os.setsid()
-        with output.open("w") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        os.chdir(ROOT)
-        sys.path.insert(0, str(copy))
-        os.environ["PYTHONPATH"] = str(copy)
-        import pytest
-
-        arguments = ["-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", "-rfE", *files]
-        arguments += [f"--deselect={test}" for test in without]
-        os._exit(int(pytest.main(arguments)))
-    until = time.monotonic() + seconds
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > until:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return "time"
-        time.sleep(0.1)
-    if os.waitstatus_to_exitcode(ended[1]) in (0, 5):
-        return ""
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read_text(errors="replace"), re.M)
-    return failed[0] if failed else "an error while collecting"
+    name: str
+    file: str
+    seconds: float
+    calls: frozenset[tuple[str, int]]  # which of the functions with a fault
 
 
-def tried(faults: list[Fault], most: int, seconds: float) -> Iterator[tuple[Fault, str]]:
-    """Each fault with what found it."""
-    import numpy, pandas, PIL, pytest, scipy.stats, sklearn, torch  # noqa: E401, F401, I001
+class Watch:
+    """Pytest plugin: runs only the named tests; notes what fails, how long tests take and what they call."""
 
-    with tempfile.TemporaryDirectory(prefix="histobench-mutants-") as folder:
-        copy = Path(folder)
-        shutil.copytree(PACKAGE, copy / "histobench")
-        moments = count(int(time.time()))
-        broken: set[str] = set()  # fails without any fault
+    def __init__(self, only: set[str], places: set[tuple[str, int]], package: str) -> None:
+        self._only, self._places, self._package = only, places, package
+        self._calls: set[tuple[str, int]] = set()
+        self._shared: set[tuple[str, int]] = set()
+        self._seconds: Counter[str] = Counter()
+        self._not_passed: set[str] = set()
+        self.passed: list[Test] = []
+        self.failed: list[str] = []
 
-        def write(file: str, text: str) -> None:
-            path = copy / "histobench" / file
-            path.write_text(text, encoding="utf-8")
-            now = next(moments)  # another time than the compiled file's
-            os.utime(path, (now, now))
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if code.co_filename.startswith(self._package):
+            self._calls.add((code.co_filename[len(self._package) :], code.co_firstlineno))
 
-        for fault in faults:
-            files = nearest(fault, most)
-            while True:
-                write(fault.file, fault.planted())
-                found = run_tests(files, copy, seconds, broken) if files else ""
-                write(fault.file, source(fault.file))
-                if "::" not in found or not run_tests([found], copy, seconds, broken):
-                    break
-                broken.add(found)
-            yield fault, found
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._only:
+            items[:] = [item for item in items if item.nodeid in self._only]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Any:
+        self._calls = set()
+        if self._places:
+            threading.settrace(self._trace)  # type: ignore[arg-type]
+            sys.settrace(self._trace)  # type: ignore[arg-type]
+        try:
+            return (yield)
+        finally:
+            self._shared |= self._calls & self._places  # a fixture may serve the tests that follow
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if not report.passed:
+            self._not_passed.add(report.nodeid)
+        if report.failed:
+            self.failed.append(report.nodeid)
+        if report.when == "teardown" and report.nodeid not in self._not_passed:
+            file = report.nodeid.split("::")[0]
+            calls = frozenset(self._calls & self._places | self._shared)
+            self.passed.append(Test(report.nodeid, file, self._seconds[report.nodeid], calls))
+
+
+class Tree:
+    """A copy of the repository in which faults are planted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "repository"
+        hidden = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "node_modules")
+        shutil.copytree(ROOT, self._root, ignore=hidden, symlinks=True)
+        if (ROOT.parent / "shared").is_dir():
+            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        self._moment = int(time.time())
+
+    def write(self, file: str, text: str) -> None:
+        path = self._root / "src" / "histobench" / file
+        path.write_text(text, encoding="utf-8")
+        self._moment += 1  # never the time of the compiled file
+        os.utime(path, (self._moment, self._moment))
+
+    def run(
+        self, files: list[str], seconds: float, *, only: set[str] = frozenset(), places: Any = frozenset()
+    ) -> tuple[list[Test], str]:
+        """Run tests as in `make test`: those that passed, and what failed first (`time`: they did not end).
+
+        The child is a copy of this process, which has imported the libraries: that is most of the time.
+        """
+        answer = self._root.parent / "answer.pickle"
+        answer.unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            os.setsid()
+            output = os.open(self._root.parent / "output.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(self._root)
+            source_folder = self._root / "src"
+            sys.path.insert(0, str(source_folder))
+            os.environ["PYTHONPATH"] = str(source_folder)
+            watch = Watch(only, places, f"{source_folder}/histobench/")
+            stop = [] if places else ["-x"]
+            arguments = ["-m", "not nightly", "-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
+            code = int(pytest.main(arguments, plugins=[watch]))
+            failed = watch.failed[0] if watch.failed else "" if code in (0, 5) else "collection"
+            answer.write_bytes(pickle.dumps((watch.passed, failed)))
+            os._exit(0)
+        until = time.monotonic() + seconds
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > until:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return [], "time"
+            time.sleep(0.05)
+        return pickle.loads(answer.read_bytes()) if answer.exists() else ([], "crash")
+
+
+TREE: Tree
+
+
+def start_worker(folder: str) -> None:
+    global TREE
+    TREE = Tree(Path(tempfile.mkdtemp(dir=folder)))
+
+
+def measured(file: str, places: set[tuple[str, int]], seconds: float) -> list[Test]:
+    return TREE.run([file], seconds, places=places)[0]
+
+
+def tests_of(fault: Fault, tests: list[Test], files: int, budget: float) -> list[Test]:
+    """Tests that call the function, the nearest files first; one file takes at most half of what is left."""
+    near = nearest(fault, files)
+    rank = {file: place for place, file in enumerate(near)}
+    able = [test for test in tests if fault.place in test.calls] or [t for t in tests if t.file in rank]
+    by_file: dict[str, list[Test]] = {}
+    for test in able:
+        by_file.setdefault(test.file, []).append(test)
+    chosen, left = [], budget
+    for file in sorted(by_file, key=lambda file: (rank.get(file, len(rank)), file)):
+        share = left / 2
+        for test in by_file[file]:
+            if test.seconds <= share:
+                chosen.append(test)
+                share -= test.seconds
+                left -= test.seconds
+    return chosen
+
+
+def tried(job: tuple[Fault, list[Test]], seconds: float, until: float) -> dict[str, Any] | None:
+    """Plant the fault and run the tests; a test that fails without the fault, too, does not count."""
+    fault, tests = job
+    began = time.monotonic()
+    if began > until:
+        return None
+    only = {test.name for test in tests}
+    found = ""
+    while only:
+        files = list(dict.fromkeys(test.file for test in tests if test.name in only))
+        TREE.write(fault.file, fault.planted())
+        found = TREE.run(files, seconds, only=only)[1]
+        TREE.write(fault.file, source(fault.file))
+        if "::" not in found or not TREE.run([found.split("::")[0]], seconds, only={found})[1]:
+            break
+        only.discard(found)
+        found = ""
+    result = "survived" if not found else "timeout" if found == "time" else "found"
+    return {
+        "file": fault.file,
+        "line": fault.line,
+        "rule": fault.rule,
+        "function": fault.function,
+        "diff": fault.diff(),
+        "result": result,
+        "found_by": found,
+        "tests": len(tests),
+        "test_files": sorted({test.file for test in tests}),
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def main() -> int:
@@ -314,26 +441,54 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200, help="faults")
     parser.add_argument("--only", default="", help="files whose path contains this")
     parser.add_argument("--rule", default="", help="rules whose name contains this")
+    parser.add_argument("--workers", type=int, default=1, help="faults at a time, each in its own copy")
     parser.add_argument("--files", type=int, default=8, help="most test files for a fault")
-    parser.add_argument("--seconds", type=float, default=300, help="time for the tests of a fault")
+    parser.add_argument("--budget", type=float, default=40, help="seconds of tests for a fault, as measured")
+    parser.add_argument("--seconds", type=float, default=150, help="limit for the tests of a fault or a file")
+    parser.add_argument("--minutes", type=float, default=600, help="begin no fault after so many minutes")
+    parser.add_argument("--output", help="JSON lines, one for each fault")
     parser.add_argument("--least", type=float, default=85, help="percent to be found")
     parser.add_argument("--list", action="store_true", help="print the faults and their tests, and stop")
     flags = parser.parse_args()
+    until = time.monotonic() + 60 * flags.minutes
     faults = sample(flags.seed, flags.count, flags.only, flags.rule)
     if flags.list:
         for fault in faults:
             print(fault, *nearest(fault, flags.files), sep="\n    ")
         return 0
-    counts: dict[str, Counter[str]] = {"rule": Counter(), "folder": Counter(), "found": Counter()}
-    for number, (fault, found) in enumerate(tried(faults, flags.files, flags.seconds), start=1):
-        print(f"{number}/{len(faults)} {'found by ' + found if found else 'SURVIVED'}: {fault}", flush=True)
-        counts["found"]["found" if found else "survived"] += 1
-        for kind, name in (("rule", fault.rule), ("folder", fault.file.split("/")[0])):
-            counts[kind][f"{name}: {'found' if found else 'survived'}"] += 1
-    for kind in ("rule", "folder"):
-        print(*(f"{name} {n}" for name, n in sorted(counts[kind].items())), sep="; ")
-    print(f"{counts['found']['found']} of {len(faults)} found")
-    return 0 if counts["found"]["found"] * 100 >= flags.least * len(faults) else 1
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    import numpy, pandas, PIL, scipy.stats, sklearn, torch  # noqa: E401, F401, I001
+
+    texts = imports()[1]
+    files = sorted(
+        {file for fault in faults for file in nearest(fault, flags.files)},
+        key=lambda file: (-len(texts[file]), file),  # the longest first
+    )
+    counts: dict[str, Counter[str]] = {"result": Counter(), "rule": Counter(), "folder": Counter()}
+    with (
+        tempfile.TemporaryDirectory(prefix="histobench-mutants-") as folder,
+        multiprocessing.get_context("fork").Pool(flags.workers, start_worker, (folder,)) as pool,
+        open(flags.output or os.devnull, "w", encoding="utf-8") as output,
+    ):
+        measure = partial(measured, places={fault.place for fault in faults}, seconds=flags.seconds)
+        tests = [test for some in pool.imap_unordered(measure, files) for test in some]
+        print(f"{len(tests)} tests of {len(files)} files pass without a fault", flush=True)
+        jobs = [(fault, tests_of(fault, tests, flags.files, flags.budget)) for fault in faults]
+        attempt = partial(tried, seconds=flags.seconds, until=until)
+        for row in filter(None, pool.imap_unordered(attempt, jobs)):
+            output.write(json.dumps(row) + "\n")
+            output.flush()
+            for kind, name in (("result", ""), ("rule", row["rule"]), ("folder", row["file"].split("/")[0])):
+                counts[kind][f"{name} {row['result']}".strip()] += 1
+            title = f"{row['result']} {row['found_by']}".strip()
+            print(f"{title}: {row['file']}:{row['line']} [{row['rule']}]\n{row['diff']}", flush=True)
+    for kind in counts.values():
+        print(*(f"{name} {n}" for name, n in sorted(kind.items())), sep="; ")
+    done = counts["result"].total()
+    found = done - counts["result"]["survived"]
+    print(f"{found} of {done} found")
+    return 0 if found * 100 >= flags.least * done else 1
 
 
 if __name__ == "__main__":
