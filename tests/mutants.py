@@ -276,8 +276,9 @@ class Test(NamedTuple):
 class Watch:
     """Pytest plugin: runs only the named tests; notes what fails, how long tests take and what they call."""
 
-    def __init__(self, only: set[str], places: set[tuple[str, int]], package: str) -> None:
+    def __init__(self, only: set[str], places: set[tuple[str, int]], package: str, seconds: float) -> None:
         self._only, self._places, self._package = only, places, package
+        self._until = time.monotonic() + seconds
         self._calls: set[tuple[str, int]] = set()
         self._shared: set[tuple[str, int]] = set()
         self._seconds: Counter[str] = Counter()
@@ -317,6 +318,10 @@ class Watch:
             calls = frozenset(self._calls & self._places | self._shared)
             self.passed.append(Test(report.nodeid, file, self._seconds[report.nodeid], calls))
 
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        if self._places and time.monotonic() > self._until:
+            item.session.shouldstop = "measured long enough"
+
 
 class Tree:
     """A copy of the repository in which faults are planted."""
@@ -354,7 +359,7 @@ class Tree:
             source_folder = self._root / "src"
             sys.path.insert(0, str(source_folder))
             os.environ["PYTHONPATH"] = str(source_folder)
-            watch = Watch(only, places, f"{source_folder}/histobench/")
+            watch = Watch(only, places, f"{source_folder}/histobench/", seconds / 2)
             stop = [] if places else ["-x"]
             arguments = ["-m", "not nightly", "-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
             code = int(pytest.main(arguments, plugins=[watch]))
