@@ -320,10 +320,6 @@ def run(
     prices: str | Path | None = None,
     attempts: int = 10,
     timeout: float = 300.0,
-    rpm: float | None = None,
-    tpm: float | None = None,
-    balance: Literal["least-busy", "round-robin"] = "least-busy",
-    batch: str | None = None,
 ) -> ConsultRuns:
     """Let an agent play the cases of a study; an interrupted run continues.
 
@@ -381,15 +377,6 @@ def run(
         Attempts per request.
     timeout : float, default 300.0
         Seconds to wait for one answer.
-    rpm : float, optional
-        Limit of requests per minute, besides the provider's own.
-    tpm : float, optional
-        Limit of tokens per minute, besides the provider's own.
-    balance : {"least-busy", "round-robin"}, default "least-busy"
-        How to choose between several servers (openai:M@http://a/v1,http://b/v1).
-    batch : str, optional
-        Send the turns of all running episodes together: `hosted` (the provider's batch service), or a command
-        with {requests} and {answers}; `concurrency` is the size of a batch.
 
     Returns
     -------

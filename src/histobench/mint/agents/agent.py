@@ -117,10 +117,6 @@ class _EndpointAgent(EpisodeAgent):
         self._known = (0, 0)  # so many messages were read as so many tokens
         self.turns: list[dict[str, Any]] = []
         self.function_sets: list[list[dict[str, Any]]] = []
-        endpoint.begin_episode()
-
-    def close(self) -> None:
-        self._endpoint.end_episode()
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         most = self._endpoint.bound(history, functions, known=self._known)

@@ -47,12 +47,6 @@ class AgentSpec:
     kind: str
     target: str = ""
     base_url: str | None = field(default=None, repr=False)  # may hold a password
-    #: More servers of the same model.
-    more_urls: tuple[str, ...] = field(default=(), repr=False)
-
-    @property
-    def servers(self) -> list[AgentSpec]:
-        return [AgentSpec(self.kind, self.target, url) for url in (self.base_url, *self.more_urls)]
 
     @property
     def is_endpoint(self) -> bool:
@@ -92,7 +86,7 @@ class AgentSpec:
         default = PROVIDERS[self.kind][0] if self.is_endpoint else None
         address = ""
         if self.base_url and self.base_url != default:
-            address = "@" + ",".join(map(without_credentials, (self.base_url, *self.more_urls)))
+            address = f"@{without_credentials(self.base_url)}"
         return self.kind if self.kind == "human" else f"{self.kind}:{self.target}{address}"
 
 
@@ -101,12 +95,10 @@ def parse_agent(text: str) -> AgentSpec:
 
     >>> parse_agent("openai:org/some-model@http://localhost:8000/v1").base_url
     'http://localhost:8000/v1'
-    >>> parse_agent("vllm:m@http://a:8000/v1,http://b:8000/v1").more_urls
-    ('http://b:8000/v1',)
     >>> str(parse_agent("anthropic:some-model"))
     'anthropic:some-model'
     """
-    for url in re.split(r"[@,](?=https?://)", text)[1:]:
+    for url in re.split(r"@(?=https?://)", text)[1:]:
         remember_credentials(url)  # before any message repeats them
     kind, colon, rest = text.strip().partition(":")
     known = (*PROVIDERS, *OTHERS)
@@ -134,14 +126,12 @@ def parse_agent(text: str) -> AgentSpec:
         )
     if base_url is None:
         raise HistobenchError(f"{redact(text)!r} names no address; write {kind}:MODEL@http://host/v1")
-    base_url, *others = re.split(r",(?=https?://)", base_url)
-    for url in (base_url, *others):
-        if not _is_address(url):  # not repeated: it may hold a password
-            raise HistobenchError(
-                f"{kind}:{model}@ADDRESS: not a valid address; write http://host/v1, and in a password %2F "
-                "for /, %3F for ?, %23 for #, %40 for @"
-            )
-    return AgentSpec(kind, model, base_url, tuple(others))
+    if not _is_address(base_url):  # not repeated: it may hold a password
+        raise HistobenchError(
+            f"{kind}:{model}@ADDRESS: not a valid address; write one address such as http://host/v1, and in a "
+            "password %2F for /, %3F for ?, %23 for #, %40 for @"
+        )
+    return AgentSpec(kind, model, base_url)
 
 
 def _key(variable: str) -> str | None:
@@ -157,7 +147,12 @@ def _key(variable: str) -> str | None:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and not _SPECIAL.match(url)
+        several = re.search(r",https?://", url)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not (several or _SPECIAL.match(url))
+        )
     except ValueError:  # half a bracket, as in http://[/v1
         return False
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.http import PASSING, RetryPolicy, retry_after
-from histobench.core.redaction import address_identity, redact, redact_speech
+from histobench.core.redaction import address_identity, redact, redact_speech, without_credentials
 from histobench.mint.agents.answer_cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     FILTERED,
@@ -26,7 +26,6 @@ from histobench.mint.agents.completion import (
     whole_characters,
 )
 from histobench.mint.agents.costs import CostTracker
-from histobench.mint.agents.hosts import Balance, Host, Hosts
 from histobench.mint.agents.prices import Price
 from histobench.mint.agents.provenance import body_bytes, with_receipt
 from histobench.mint.agents.providers.provider import (
@@ -37,7 +36,6 @@ from histobench.mint.agents.providers.provider import (
     is_filtered,
     is_too_long,
 )
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -67,19 +65,13 @@ T = TypeVar("T")
 
 
 class Endpoint:
-    """One model of one provider. Threads call `ask`; the requests share one event loop and one client.
-
-    `others` are more servers of the same model; `balance` says which of them is asked next.
-    """
+    """One model of one provider. Threads call `ask`; the requests share one event loop and one client."""
 
     def __init__(
         self,
         api: ProviderAPI,
         sampling: Sampling,
         *,
-        others: Sequence[ProviderAPI] = (),
-        balance: Balance = "least-busy",
-        limits: RateLimits | None = None,
         concurrency: int = 8,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         cache: AnswerCache | None = None,
@@ -92,7 +84,9 @@ class Endpoint:
         self.sampling = sampling
         self.price = price
         self.costs = costs or CostTracker()
-        self._hosts = Hosts([api, *others], balance=balance, limits=limits)
+        self._place = without_credentials(api.base_url)
+        self._capabilities = Capabilities()
+        self._open_at = 0.0  # no request is sent before this moment: the provider asked for a pause
         self._identity = identity or address_identity(api.base_url)  # in the cache
         self._concurrency = concurrency
         self._retry = retry
@@ -129,7 +123,8 @@ class Endpoint:
                 return known
             bound = most_tokens or self.bound(messages, functions)
             worst = self.price.worst(*bound) if self.price else None
-            completion = self.deliver(Question(messages, sampling, functions, deadline, worst))
+            question = Question(messages, sampling, functions, deadline, worst)
+            completion = self._loop.run(self._within_time(question))
             if self._cache:
                 self._cache.add(key, completion, self.cost(completion))
             return completion
@@ -152,19 +147,9 @@ class Endpoint:
         written = self.sampling.max_tokens
         return read, written + (MOST_THINKING if self.sampling.reasoning_effort else 0)
 
-    def deliver(self, question: Question) -> Completion:
-        """Get the answer to a question that no one has answered yet."""
-        return self._loop.run(self._within_time(question))
-
     def cost(self, completion: Completion) -> float | None:
         """What an answer cost in dollars, with the empty ones before it; `None` where that is unknown."""
         return self.price.of(completion.usage + completion.discarded) if self.price else None
-
-    def begin_episode(self) -> None:
-        """An episode is going to ask."""
-
-    def end_episode(self) -> None:
-        """An episode asks no more."""
 
     def stop(self) -> None:
         """Break off all requests: those who wait for them get a `ProviderError`."""
@@ -190,51 +175,42 @@ class Endpoint:
         failures = empty = lessons = 0
         discarded = Usage()
         while True:
-            host = self._hosts.pick()
-            host.asked += 1
-            host.busy += 1
             bill = Bill()
             try:
-                await self._wait_for(host, question)
+                while (wait := self._open_at - time.monotonic()) > 0:
+                    await self._sleep(wait)
                 await self._hold(question)
                 try:
                     async with slots:
-                        completion = await self._attempt(client, question, host, bill)
+                        completion = await self._attempt(client, question, bill)
                     bill.answered = True
                 finally:  # also when interrupted: what was sent may be billed
-                    self.settle(question, bill)
+                    self._settle(question, bill)
             except _TryDifferentlyError as lesson:
-                host.capabilities = lesson.capabilities
+                self._capabilities = lesson.capabilities
                 lessons += 1
                 continue
             except _PassingFailureError as failure:
-                problem, wait = str(failure), failure.wait
+                problem, retry_in = str(failure), failure.wait
                 discarded += bill.usage if bill.usage.known else Usage()
             else:
-                host.limiter.settle(question.estimate, completion.usage.total_tokens)
                 if not completion.is_empty or empty >= min(EMPTY_ATTEMPTS, self._retry.attempts - 1):
                     retries = failures + empty + lessons
                     receipt = completion.receipt and replace(completion.receipt, retries=retries)
                     return replace(completion, discarded=discarded, receipt=receipt)
-                empty += 1
+                empty += 1  # an empty answer is not a failure
                 discarded += completion.usage
-                problem, wait = "", None
-            finally:
-                host.busy -= 1
-            if not problem:  # an empty answer is not a failure
                 await self._sleep(self._retry.pause(empty))
                 continue
             failures += 1
             if failures >= self._retry.attempts:
-                raise ProviderError(f"{host.place}: given up after {failures} attempts: {problem}")
+                raise ProviderError(f"{self._place}: given up after {failures} attempts: {problem}")
             pause = self._retry.pause(failures)
-            if wait is not None:
-                if wait > self._retry.longest_retry_after:
-                    raise ProviderError(f"{host.place}: asked to retry after {wait:.0f} s: {problem}")
-                host.close_for(wait)
-            if len(self._hosts) > 1:  # another may do better at once
-                host.close_for(pause)
-            elif wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
+            if retry_in is not None:
+                if retry_in > self._retry.longest_retry_after:
+                    raise ProviderError(f"{self._place}: asked to retry after {retry_in:.0f} s: {problem}")
+                self._open_at = max(self._open_at, time.monotonic() + retry_in)
+            if retry_in is None or retry_in < pause:  # "in 0 seconds" would use up all attempts at once
                 await self._sleep(pause)
 
     async def _hold(self, question: Question) -> None:
@@ -243,7 +219,7 @@ class Endpoint:
         while not self.costs.hold(question.worst or 0.0, waited=time.monotonic() - began):
             await asyncio.sleep(random.uniform(0.05, 0.2))
 
-    def settle(self, question: Question, bill: Bill) -> None:
+    def _settle(self, question: Question, bill: Bill) -> None:
         """Book the usage that was reported, or all that was held back if none was and it may be billed."""
         if self.price is None:
             cost = None
@@ -251,33 +227,30 @@ class Endpoint:
             cost = question.worst if bill.sent and not bill.refused else 0.0
         self.costs.settle(question.worst or 0.0, cost, bill.usage if bill.answered else None)
 
-    async def _attempt(
-        self, client: httpx.AsyncClient, question: Question, host: Host, bill: Bill
-    ) -> Completion:
+    async def _attempt(self, client: httpx.AsyncClient, question: Question, bill: Bill) -> Completion:
         import httpx
 
-        capabilities = host.capabilities
-        request = host.api.request(question, capabilities)
+        capabilities = self._capabilities
+        request = self.api.request(question, capabilities)
         began = time.monotonic()
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
-                response = await self._post(client, request, host, bill)
+                response = await self._post(client, request, bill)
         except TimeoutError as error:
             limit = self._retry.answer_timeout
             raise _PassingFailureError(f"no answer within {limit:g} s") from error
         except httpx.InvalidURL as error:
-            raise ProviderError(f"{host.place}: {redact(str(error))}", hopeless=True) from error
+            raise ProviderError(f"{self._place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
         seconds = time.monotonic() - began
-        host.limiter.hear(response.headers)
         payload = _payload(response)
-        bill.note(host.api, response.status_code, response.text[:_READ_CHARS], payload)
-        completion, problem = self._read(response, payload, question.sampling, host)
+        bill.note(self.api, response.status_code, response.text[:_READ_CHARS], payload)
+        completion, problem = self._read(response, payload, question.sampling, capabilities)
         return with_receipt(
             completion,
-            host.api,
+            self.api,
             request,
             question.sampling,
             capabilities,
@@ -286,9 +259,7 @@ class Endpoint:
             problem=problem,
         )
 
-    async def _post(
-        self, client: httpx.AsyncClient, request: Request, host: Host, bill: Bill
-    ) -> httpx.Response:
+    async def _post(self, client: httpx.AsyncClient, request: Request, bill: Bill) -> httpx.Response:
         """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
         import httpx
 
@@ -302,13 +273,17 @@ class Endpoint:
                 body += piece
                 if len(body) > MAX_ANSWER_BYTES:
                     limit = f"{MAX_ANSWER_BYTES >> 20} MB"
-                    raise ProviderError(f"{host.place}: sent more than {limit} for one answer")
+                    raise ProviderError(f"{self._place}: sent more than {limit} for one answer")
         packing = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the bytes
         kept = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
         return httpx.Response(response.status_code, headers=kept, content=bytes(body))
 
     def _read(
-        self, response: httpx.Response, payload: dict[str, Any] | None, sampling: Sampling, host: Host
+        self,
+        response: httpx.Response,
+        payload: dict[str, Any] | None,
+        sampling: Sampling,
+        capabilities: Capabilities,
     ) -> tuple[Completion, str | None]:
         """The answer, and the complaint of a filter that withheld it."""
         status = _status(response, payload)
@@ -317,7 +292,7 @@ class Endpoint:
                 kind = response.headers.get("content-type", "no content type")
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
-                return clean_completion(host.api, payload, sampling), None
+                return clean_completion(self.api, payload, sampling), None
             except MalformedAnswerError as error:
                 raise _PassingFailureError(_shortened(str(error))) from error
         text = response.text[:_READ_CHARS]
@@ -328,18 +303,11 @@ class Endpoint:
             return Completion("", finish=f"{FILTERED}:HTTP {status}"), complaint
         if status in PASSING and "insufficient_quota" not in text:
             raise _PassingFailureError(complaint, retry_after(response.headers))
-        lesson = host.capabilities.learnt(text) if status in (400, 422) else None
+        lesson = capabilities.learnt(text) if status in (400, 422) else None
         if lesson is not None:
             raise _TryDifferentlyError(lesson)
         hopeless = status in HOPELESS or "insufficient_quota" in text
-        raise ProviderError(f"{host.place}: {complaint}", hopeless=hopeless)
-
-    async def _wait_for(self, host: Host, question: Question) -> None:
-        """Until the server is open again and its limits allow one more request."""
-        while (wait := host.open_at - time.monotonic()) > 0 or (
-            wait := host.limiter.wait(question.estimate)
-        ) > 0:
-            await self._sleep(wait)
+        raise ProviderError(f"{self._place}: {complaint}", hopeless=hopeless)
 
     def _connect(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
         import httpx

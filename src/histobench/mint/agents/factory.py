@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from histobench.core.errors import HistobenchError
 from histobench.core.http import RetryPolicy
 from histobench.mint.agents.agent import EndpointPlayer, EpisodeLimits, HumanPlayer, Player
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.answer_cache import AnswerCache
-from histobench.mint.agents.batch import BatchCarrier, BatchEndpoint, CommandCarrier, HostedCarrier
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.costs import CostTracker
-from histobench.mint.agents.hosts import Balance
 from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
 from histobench.mint.agents.prices import FREE, Price, find_price
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.providers.provider import ProviderAPI
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
-#: Kinds of agents whose requests fit the common batch format.
-BATCHED = ("openai", "vllm", "responses")
 #: For the model that gives feedback.
 EXPERT_STOP_WORDS = ("\nObservation:", "\nTask:", "\nAssistant:")
 
@@ -40,24 +32,8 @@ class Terms:
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     costs: CostTracker = field(default_factory=CostTracker)
-    limits: RateLimits = field(default_factory=RateLimits)
-    balance: Balance = "least-busy"
-    #: How batches are sent (`hosted`, or the words of a command), and the folder of their files.
-    batch: Batches | None = None
     #: Of the model under test, for each episode.
     episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The questions of all running episodes go out together, in files of this folder."""
-
-    how: str
-    folder: Path
-
-    def carrier(self, api: ProviderAPI) -> BatchCarrier:
-        """Who brings them to the model."""
-        return HostedCarrier(api) if self.how == "hosted" else CommandCarrier(shlex.split(self.how))
 
 
 def open_player(
@@ -95,35 +71,16 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
 
 
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
-    form = provider_format(spec.kind)
-    limits = EpisodeLimits() if as_expert else terms.episode
-    api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
-    price = find_price(spec.target, terms.prices)
-    if terms.batch is not None and not as_expert:
-        if spec.kind not in BATCHED:
-            raise HistobenchError(f"batches are for {', '.join(BATCHED)}; {spec.kind} has another format")
-        batches = BatchEndpoint(
-            api,
-            sampling,
-            carrier=terms.batch.carrier(api),
-            folder=terms.batch.folder,
-            cache=terms.cache,
-            price=price,
-            costs=terms.costs,
-        )
-        return EndpointPlayer(spec.folder_name, batches, limits=limits)
     endpoint = Endpoint(
-        api,
+        provider_format(spec.kind)(spec.target, spec.base_url or "", spec.api_key()),
         sampling,
-        others=others,
-        balance=terms.balance,
-        limits=terms.limits,
         concurrency=terms.concurrency,
         retry=terms.retry,
         cache=terms.cache,
-        price=price,
+        price=find_price(spec.target, terms.prices),
         costs=terms.costs,
     )
+    limits = EpisodeLimits() if as_expert else terms.episode
     return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 from histobench.core.claim import STALE
@@ -74,7 +75,12 @@ class PartedRun(RunFolder):
         try:
             spec = (unit or self.units()[0]).spec
             part = Part(int(spec["part"]), int(spec["of"]))
-            return RunOptions(**spec["options"]), part, float(spec["spent"]), dict(spec["more"])
+            return (
+                RunOptions.of(SimpleNamespace(**spec["options"])),
+                part,
+                float(spec["spent"]),
+                dict(spec["more"]),
+            )
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise HistobenchError(f"{self.path} does not describe a run of agents ({error!r})") from error
 
@@ -152,7 +158,7 @@ def plan_parts(
     loaded, output = cells or load_cells(options)
     planned = [cell for cell, _ in loaded]
     more = dict(more or {})
-    _check_portable(options, planned, more.get("expert"))
+    _check_portable(planned, more.get("expert"))
     check_alone(output)
     terms = open_terms(options, output, agents_of(planned))
     if terms.cache is not None:
@@ -195,18 +201,16 @@ def outcome_of(run: PartedRun, counter: EpisodeCounter) -> RunOutcome:
     return RunOutcome(standing, problems=tuple(run.problems()))
 
 
-def _check_portable(options: RunOptions, cells: Sequence[PlannedCell], expert: str | None) -> None:
+def _check_portable(cells: Sequence[PlannedCell], expert: str | None) -> None:
     """What only makes sense in this process, or must not be written into a file.
 
     `expert` is one that is written down whether a cell has it or not.
     """
-    if options.batch:
-        raise HistobenchError("`batch` needs `engine` local: a batch is the work of one process")
     experts = [cell.expert.spec for cell in cells if cell.expert is not None]
     asked = [*(cell.agent for cell in cells), *(spec for spec in experts if spec is not None)]
     if expert:
         asked.append(parse_agent(expert))
-    for address in (server.base_url for spec in asked for server in spec.servers):
+    for address in (spec.base_url for spec in asked):
         if address and without_credentials(address) != address:
             raise HistobenchError(
                 "an address with a key or a password in it is not written down for other machines; leave it "

@@ -16,9 +16,8 @@ from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.answer_cache import AnswerCache, AnswerFiles
 from histobench.mint.agents.costs import CostTracker, Ledger
-from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
+from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.prices import Price, find_price, read_prices
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
@@ -193,11 +192,7 @@ def agents_of(cells: Iterable[PlannedCell]) -> Iterator[AgentSpec]:
 def open_terms(
     options: RunOptions, output: Path, agents: Iterable[AgentSpec], writer: Writer | None = None
 ) -> Terms:
-    """What all endpoints of the run share; raises where a limit of cost could not be kept.
-
-    The writers of a run share its limits: each asks a part of the requests per minute, and looks at what the
-    others have spent before it asks.
-    """
+    """What all endpoints of the run share; raises where a limit of cost could not be kept."""
     prices = read_prices(options.prices)
     limits = [name for name in ("max_cost", "episode_cost") if getattr(options, name) is not None]
     if limits:
@@ -211,13 +206,7 @@ def open_terms(
     if options.cache != "none":
         kept = options.cache or output / ANSWERS
         cache = AnswerCache(kept) if writer is None else AnswerFiles(output / WRITERS / "answers")
-    for name in ("rpm", "tpm"):
-        if (value := getattr(options, name)) is not None and not value > 0:
-            raise HistobenchError(f"`{name}` must be more than 0, not {value}")
     return Terms(
-        limits=RateLimits(*(_share(limit, writer) for limit in (options.rpm, options.tpm))),
-        balance=options.balance,
-        batch=Batches(options.batch, output / "batches") if options.batch else None,
         concurrency=options.concurrency,
         retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
         cache=cache,
@@ -242,7 +231,3 @@ def _costs(
     )
     spent = ledger.spent + spent_by_writers(output)
     return CostTracker(max_cost=options.max_cost, spent=spent, keep=ledger.keep)
-
-
-def _share(limit: float | None, writer: Writer | None) -> float | None:
-    return limit if limit is None or writer is None else limit / writer.part.of

@@ -6,7 +6,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError
 from histobench.core.records import option, options_of, record
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
-from histobench.mint.agents.hosts import Balance
 from histobench.mint.configs.cell import CALLS
 from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import Form
@@ -126,24 +125,6 @@ class RunOptions:
     )
     attempts: int = option("attempts per request", default=10, least=1, group=_PROVIDER)
     timeout: float = option("seconds to wait for one answer", default=300.0, above=0, group=_PROVIDER)
-    rpm: float | None = option(
-        "limit of requests per minute, besides the provider's own", default=None, group=_PROVIDER
-    )
-    tpm: float | None = option(
-        "limit of tokens per minute, besides the provider's own", default=None, group=_PROVIDER
-    )
-    balance: Balance = option(
-        "how to choose between several servers (openai:M@http://a/v1,http://b/v1)",
-        default="least-busy",
-        group=_PROVIDER,
-    )
-    batch: str | None = option(
-        "send the turns of all running episodes together: `hosted` (the provider's batch service), or a "
-        "command with {requests} and {answers}; --concurrency is the size of a batch",
-        default=None,
-        metavar="HOW",
-        group=_PROVIDER,
-    )
 
     @classmethod
     def of(cls, given: object) -> RunOptions:
