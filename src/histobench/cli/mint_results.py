@@ -306,7 +306,7 @@ def compare_command(args: CompareFlags) -> None:
 
 # `histobench mint export`.
 
-FORMATS = ("dataset", "inspect", "otel", "jsonl")
+FORMATS = ("inspect", "jsonl")
 
 
 @record
@@ -314,19 +314,17 @@ class ExportFlags(RunsFlags):
     """The flags of `mint export`."""
 
     to: str = option("output format", default="", choices=FORMATS, required=True)
-    out: str = out_option("output folder; for otel and jsonl, a file", default="", required=True)
+    out: str = out_option("output folder; for jsonl, a file", default="", required=True)
 
 
 def export_command(args: ExportFlags) -> None:
     """Export finished runs for other programs.
 
-      --to dataset   a folder for the Hugging Face Hub: data/*.parquet and a README.md
       --to inspect   logs of Inspect (*.eval) for `inspect view`; `mint table` reads them back
-      --to otel      spans of OpenTelemetry, OTLP as JSON, with the names of the conventions for generative AI
       --to jsonl     one line for each turn
 
     Examples:
-      histobench mint export mint-results --to dataset -o episodes
+      histobench mint export mint-results --to jsonl -o turns.jsonl
       histobench mint export mint-results --to inspect -o logs
     """
     from histobench.mint.results.stored_episode import find_result_files, read_files
@@ -335,27 +333,18 @@ def export_command(args: ExportFlags) -> None:
     episodes = list(read_files(files))
     if not episodes:
         raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
-    output, left_out = Path(args.out), 0
-    if args.to == "dataset":
-        from histobench.mint.exchange.dataset_folder import write_dataset_folder
-
-        write_dataset_folder(episodes, output)
-    elif args.to == "inspect":
+    output = Path(args.out)
+    if args.to == "inspect":
         try:
             from histobench.mint.exchange.inspect_logs import write_inspect_logs
         except ImportError as error:
             raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
         write_inspect_logs(episodes, output)
     else:
-        from histobench.mint.exchange.traces import write_spans, write_turns
+        from histobench.mint.exchange.turns import write_turns
 
-        if args.to == "otel":
-            left_out = write_spans(episodes, output)
-        else:
-            write_turns(episodes, output)
-    say(f"{len(episodes) - left_out} episodes in {output}")
-    if left_out:
-        say(f"{left_out} episodes have no times (played by another program or an earlier version): left out")
+        write_turns(episodes, output)
+    say(f"{len(episodes)} episodes in {output}")
 
 
 # `histobench mint import`.

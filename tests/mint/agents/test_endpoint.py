@@ -147,7 +147,7 @@ def test_the_wait_that_the_provider_asks_for_is_kept_by_everyone(
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
-        endpoint._hosts.pick().open_at = 0.0
+        endpoint._open_at = 0.0
 
     server.answer = lambda body, number: (
         replies.Reply({}, status=429, headers={"Retry-After": "7"}) if number == 0 else replies.chat("4")

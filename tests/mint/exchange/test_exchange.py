@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from builders import in_a_thread
 from histobench.cli.main import main
@@ -32,24 +31,6 @@ def export(finished: Path, kind: str, output: Path) -> None:
     assert main(["mint", "export", str(finished), "--to", kind, "--output", str(output)]) == 0
 
 
-def test_a_dataset_folder_holds_every_conversation(finished: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    export(finished, "dataset", tmp_path / "folder")
-    card = (tmp_path / "folder" / "README.md").read_text()
-    front = yaml.safe_load(card.split("---")[1])
-    files = [tmp_path / "folder" / entry["path"] for entry in front["configs"][0]["data_files"]]
-    rows = pq.read_table(files[0]).to_pylist()
-    episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
-    episodes.sort(key=lambda episode: str(episode.task["task_id"]))
-    assert [row["task_id"] for row in rows] == [str(episode.task["task_id"]) for episode in episodes]
-    for row, episode in zip(rows, episodes, strict=True):
-        assert row["success"] == episode.state["success"]
-        said = [(message["role"], message["content"]) for message in row["messages"]]
-        assert said == [(entry["role"], entry["content"]) for entry in episode.state["history"]]
-    assert f"| scripted | gsm8k | 5 | 10 | {sum(row['success'] for row in rows)} |" in card
-
-
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_logs_of_inspect_come_back_as_the_same_outcomes(finished: Path, tmp_path: Path) -> None:
@@ -57,34 +38,6 @@ def test_logs_of_inspect_come_back_as_the_same_outcomes(finished: Path, tmp_path
     export(finished, "inspect", tmp_path / "logs")
     (log,) = (tmp_path / "logs").glob("*.eval")
     assert sorted(read_outcomes(log), key=str) == sorted(read_outcomes(finished), key=str)
-
-
-def test_spans_have_the_times_and_the_shape_of_the_protocol(finished: Path, tmp_path: Path) -> None:
-    export(finished, "otel", tmp_path / "traces.json")
-    document = json.loads((tmp_path / "traces.json").read_text())
-    spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    roots = [span for span in spans if "parentSpanId" not in span]
-    assert len(roots) == len({span["traceId"] for span in spans}) == 10
-    assert len({span["spanId"] for span in spans}) == len(spans)
-    by_id = {span["spanId"]: span for span in spans}
-    for span in spans:
-        assert len(bytes.fromhex(span["traceId"])) == 16
-        assert len(bytes.fromhex(span["spanId"])) == 8
-        parent = by_id.get(span.get("parentSpanId", ""))
-        start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
-        assert start <= end
-        if parent is not None:
-            assert int(parent["startTimeUnixNano"]) <= start
-            assert end <= int(parent["endTimeUnixNano"])
-    names = {span["name"] for span in spans}
-    assert names == {"invoke_agent scripted", "chat scripted", "execute_tool python"}
-    proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    json_format = pytest.importorskip("google.protobuf.json_format")
-    request = proto.ExportTraceServiceRequest()
-    for span in spans:  # the protocol's JSON has hexadecimal ids, protobuf's own has base64
-        del span["traceId"], span["spanId"]
-        span.pop("parentSpanId", None)
-    json_format.ParseDict(document, request)
 
 
 def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def parse_agent(text: str) -> AgentSpec:
         raise HistobenchError(f"{redact(text)!r} names no address; write {kind}:MODEL@http://host/v1")
     if not _is_address(base_url):  # not repeated: it may hold a password
         raise HistobenchError(
-            f"{kind}:{model}@ADDRESS: not a valid address; write one address such as http://host/v1, and in a "
+            f"{kind}:{model}@ADDRESS: not a valid address; write one such as http://host/v1, and in a "
             "password %2F for /, %3F for ?, %23 for #, %40 for @"
         )
     return AgentSpec(kind, model, base_url)
@@ -147,12 +147,8 @@ def _key(variable: str) -> str | None:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        several = re.search(r",https?://", url)
-        return (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and not (several or _SPECIAL.match(url))
-        )
+        refused = _SPECIAL.match(url) or ",http" in url
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and not refused
     except ValueError:  # half a bracket, as in http://[/v1
         return False
 

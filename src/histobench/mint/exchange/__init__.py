@@ -1,1 +1,1 @@
-"""Results for other programs: a dataset folder, logs of Inspect, traces; and theirs for the tables here."""
+"""Results for other programs: logs of Inspect, lines of turns; and theirs for the tables here."""

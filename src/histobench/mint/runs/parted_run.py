@@ -75,12 +75,8 @@ class PartedRun(RunFolder):
         try:
             spec = (unit or self.units()[0]).spec
             part = Part(int(spec["part"]), int(spec["of"]))
-            return (
-                RunOptions.of(SimpleNamespace(**spec["options"])),
-                part,
-                float(spec["spent"]),
-                dict(spec["more"]),
-            )
+            options = RunOptions.of(SimpleNamespace(**spec["options"]))  # ignores those of older versions
+            return options, part, float(spec["spent"]), dict(spec["more"])
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise HistobenchError(f"{self.path} does not describe a run of agents ({error!r})") from error
 
