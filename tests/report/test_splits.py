@@ -11,11 +11,11 @@ import pytest
 
 from builders import feature_set
 from histobench.report.site import build_site
-from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.options import Scheme
 from histobench.roi.results.reader import split_runs
 
 

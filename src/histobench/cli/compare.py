@@ -80,7 +80,7 @@ def compare_command(args: CompareFlags) -> int:
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
     from histobench.roi.comparison.splits_compared import compare_results, split_grid, write_split_tables
-    from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
+    from histobench.roi.options import LEAVE_ONE_GROUP_OUT
 
     console = open_terminal()
     folder = Path(args.out or Path(args.results) / "comparison")

@@ -15,9 +15,9 @@ from histobench.roi.options import IMAGE_KEYS, Options, SplitOptions, feature_op
 from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
 if TYPE_CHECKING:
-    from histobench.roi.data.cross_validation import Scheme
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, TaskRow
+    from histobench.roi.options import Scheme
 
 
 _MORE = "general"
@@ -71,7 +71,6 @@ def evaluate_command(args: EvaluateFlags) -> int:
       histobench evaluate --tasks Linear-Probe,KNN --train train.pt --test test.pt --results results
     """
     from histobench.roi.data.class_map import read_class_map
-    from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate
     from histobench.roi.features.feature_file import load
@@ -90,14 +89,13 @@ def evaluate_command(args: EvaluateFlags) -> int:
         weights=args.weights,
         options=Options(**{each.name: getattr(args, each.name) for each in feature_options()}),
     )
-    scheme = scheme_of(args.splits, args.folds, args.repeats)
     with Busy("evaluating") as busy:
         outcome = evaluate(request, on_task=lambda task: busy.update(f"evaluating {task}"))
     print_outcome(outcome)
     # A night's run that measured nothing must not look like one that did.
     done = not outcome.failed and (outcome.rows or outcome.unchanged)
-    if scheme is not None:
-        done = _over_splits(request, scheme) and done
+    if args.scheme is not None:
+        done = _over_splits(request, args.scheme) and done
     return 0 if done else USER_ERROR
 
 

@@ -300,9 +300,8 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
     from histobench.roi.plan.planner import (
+        estimated_seconds,
         extraction_estimates,
-        network_seconds,
-        other_seconds,
         tasks_for,
         with_measured,
     )
@@ -320,25 +319,24 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         print_split_counts(dataset)
         console.print()
     tasks = dict.fromkeys(task for dataset in datasets.values() for task in tasks_for(plan, dataset))
-    total = sum(job.seconds or 0.0 for job in jobs)
+    parts = estimated_seconds(plan, datasets, jobs)
     if not set(tasks) <= set(ON_IMAGES):
         _print_extractions(plan, jobs, device, console)
     for task in filter(tasks.__contains__, ON_IMAGES):
-        seconds = network_seconds(task, total, plan.options)
-        cost = f"about {_duration(seconds)} on a typical {device}" if total else "its cost is not known"
+        known = any(job.seconds for job in jobs)
+        cost = f"about {_duration(parts[task])} on a typical {device}" if known else "its cost is not known"
         console.print(f"{task}: {cost}; no features are stored", soft_wrap=True)
-    rest = other_seconds(plan, datasets, jobs)
     unknown = len({job.encoder for job in jobs if job.seconds is None})
-    parts = {"features": total, **rest}
     console.print(
         f"in all about {_duration(sum(parts.values()))} from empty caches ("
-        + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items())
+        + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items() if seconds)
         + ")"
         + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else ""),
         soft_wrap=True,
     )
     if engine != "local":
-        _print_units(plan, datasets, total, console)
+        on_device = sum(seconds for part, seconds in parts.items() if part in ("features", *ON_IMAGES))
+        _print_units(plan, datasets, on_device, console)
     console.print(
         f"tasks: {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
         soft_wrap=True,

@@ -25,8 +25,8 @@ from histobench.roi.comparison.splits_compared import (
     evidence_of_splits,
     prefer_splits,
 )
-from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.metric_catalogue import described
+from histobench.roi.options import LEAVE_ONE_GROUP_OUT
 from histobench.roi.results.reader import split_runs
 
 _STANDINGS = {"untested": 0, "best": 1, "tie": 2, "behind": 3}

@@ -7,10 +7,13 @@ tables of the documentation come from these records. Nothing heavy is imported: 
 from __future__ import annotations
 
 import os
-from dataclasses import field, fields, replace
+import re
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError
 from histobench.core.records import Declared, option, options_of, record
 from histobench.roi.presets import CHOICES, PRESETS
@@ -39,6 +42,7 @@ OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no 
 DATA_GROUP = "how the data is read"
 _INFERENCE, _RECIPE = "inference", "recipe"
 _SPLITS = "other splits of the same features"
+LEAVE_ONE_GROUP_OUT, GIVEN = "leave-one-group-out", "given"
 ENGINE_GROUP = "advanced: where it runs (docs/how-to/cluster.md)"
 
 
@@ -340,6 +344,50 @@ class DatasetEntry(Origin):
     )
 
 
+@dataclass(frozen=True)
+class Scheme:
+    """How often folds are drawn, and how many; 0 folds leave out one group at a time, 0 repeats are given."""
+
+    repeats: int
+    folds: int
+
+    @property
+    def name(self) -> str:
+        """As in file names and on pages: `5x2` are five repeats of two folds."""
+        if not self.repeats:
+            return GIVEN
+        return f"{self.repeats}x{self.folds}" if self.folds else LEAVE_ONE_GROUP_OUT
+
+
+def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Scheme | None:
+    """The scheme that is asked for, by name or by numbers; None where none is.
+
+    >>> scheme_of("5x2", None, None), scheme_of(None, 5, 10)
+    (Scheme(repeats=5, folds=2), Scheme(repeats=10, folds=5))
+    """
+    if splits is None and folds is None:
+        if repeats is not None:
+            raise HistobenchError("`repeats` needs `folds`: how many parts?")
+        return None
+    if splits is not None and (folds is not None or repeats is not None):
+        raise HistobenchError("give `splits`, or `folds` and `repeats`, not both")
+    if splits == LEAVE_ONE_GROUP_OUT:
+        return Scheme(1, 0)
+    if splits == GIVEN:
+        return Scheme(0, 0)
+    if splits is not None:
+        match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
+        if not match:
+            raise HistobenchError(
+                f"`splits` {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
+            )
+        repeats, folds = int(match[1]), int(match[2])
+    scheme = Scheme(1 if repeats is None else repeats, folds or 0)
+    if scheme.repeats < 1 or scheme.folds < 2:
+        raise HistobenchError(f"{scheme.repeats} x {scheme.folds}: at least one repeat of two folds")
+    return scheme
+
+
 @record
 class SplitOptions:
     """Other train/test splits of the same features."""
@@ -358,6 +406,15 @@ class SplitOptions:
     repeats: int | None = option(
         "repeats of the folds", default=None, least=1, default_text="1", group=_SPLITS, kw_only=True
     )
+
+    def check(self) -> None:
+        """The options must name one scheme."""
+        _ = self.scheme
+
+    @cached_property
+    def scheme(self) -> Scheme | None:
+        """Which other splits are asked for."""
+        return scheme_of(self.splits, self.folds, self.repeats)
 
 
 @record

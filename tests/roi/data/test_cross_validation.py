@@ -7,8 +7,9 @@ import pytest
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.cross_validation import Scheme, scheme_of, splits_of
+from histobench.roi.data.cross_validation import splits_of
 from histobench.roi.data.split import imbalance
+from histobench.roi.options import Scheme, scheme_of
 
 NAMES = [f"{k:04d}.png" for k in range(300)]
 

@@ -167,14 +167,14 @@ def _context(tmp_path: Path, table: Path, encoder: str) -> ImageContext:
 
 def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    parts, info, _ = fine_tune_task._parts(context)
+    parts, info, _ = context.parts()
     groups = [image.group for image in context.images("train")]
     assert len(parts.held_out) > 0
     assert not {groups[row] for row in parts.fit} & {groups[row] for row in parts.held_out}
     assert sorted([*parts.fit, *parts.held_out]) == list(parts.train) == list(range(24))
     assert list(parts.test) == list(range(24, 40))
     assert info["chosen_by"] == "group"
-    parts, info, _ = fine_tune_task._parts(_context(tmp_path, _write(tmp_path, val=True), own))
+    parts, info, _ = _context(tmp_path, _write(tmp_path, val=True), own).parts()
     assert list(parts.fit) == list(parts.train) == list(range(24))
     assert list(parts.held_out) == list(range(24, 28))
 
@@ -183,11 +183,11 @@ def test_images_are_decoded_as_for_an_extraction_also_without_memory(
     tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    images = [image for split in ("train", "test") for image in context.images(split)]
-    expected = np.stack([context.encoder.eval_transforms.crop_pixels(Image.open(i.path)) for i in images])
+    crop = context.encoder.eval_transforms.crop_pixels
+    expected = np.stack([crop(Image.open(image.path)) for image in context.every])
     for free in (None, 1):
         monkeypatch.setattr(fine_tune_task, "free_memory", lambda free=free: free)
-        with fine_tune_task.decoded(context, images) as pixels:
+        with fine_tune_task.decoded(context) as pixels:
             assert isinstance(pixels, np.memmap) == (free == 1)
             assert np.array_equal(pixels, expected)
 

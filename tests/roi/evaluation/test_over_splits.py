@@ -24,12 +24,11 @@ from histobench.roi.comparison.splits_compared import (
     split_grid,
     write_split_tables,
 )
-from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, save
-from histobench.roi.options import Options
+from histobench.roi.options import Options, Scheme
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
 

@@ -15,13 +15,12 @@ import histobench as hb
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
-from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.options import DatasetEntry, Options, Plan
+from histobench.roi.options import DatasetEntry, Options, Plan, scheme_of
 from histobench.roi.plan.plan_run import check_patients
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchmetrics.classification import MulticlassJaccardIndex
 from torchmetrics.segmentation import DiceScore, MeanIoU
 
 import histobench as hb
@@ -18,7 +20,11 @@ from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.masks import IGNORED, read_codes, read_mask
+from histobench.roi.evaluation.segmentation_task import _random_twin
 from histobench.roi.metrics.target_metrics import target_metrics
+from histobench.roi.plan.plan_file import plan_from
+from histobench.roi.plan.plan_run import load_datasets
+from histobench.roi.plan.planner import ExtractionEstimate, estimated_seconds
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.protocols.segmentation import cut, head_loss, joined, patch_shares, tally, upsampled
 
@@ -59,13 +65,6 @@ class OwnCrop(Colors):
     def __init__(self):
         super().__init__()
         spec = TransformSpec(resize=20, crop=16)
-        self.eval_transforms = lambda image: spec(image)
-
-
-class OwnPlain(Colors):
-    def __init__(self):
-        super().__init__()
-        spec = TransformSpec(resize=16, crop=16)
         self.eval_transforms = lambda image: spec(image)
 
 
@@ -112,12 +111,29 @@ def test_every_convention_against_torchmetrics() -> None:
 
     wide = {"include_background": True}
     narrow = {"include_background": False}
-    assert scores["dice"].value == pytest.approx(dice(aggregation_level="samplewise", **narrow), abs=1e-6)
-    assert scores["dice_with_background"].value == pytest.approx(
-        dice(aggregation_level="samplewise", **wide), abs=1e-6
-    )
-    assert scores["pooled_dice"].value == pytest.approx(dice(aggregation_level="global", **narrow), abs=1e-6)
-    assert scores["iou"].value == pytest.approx(iou(**narrow), abs=1e-6)
+    of_classes = DiceScore(num_classes=3, average=None, input_format="index", aggregation_level="samplewise")
+    expected = {
+        "dice": dice(aggregation_level="samplewise", **narrow),
+        "dice_with_background": dice(aggregation_level="samplewise", **wide),
+        "pooled_dice": dice(aggregation_level="global", **narrow),
+        "iou": iou(**narrow),
+        "miou": float(MulticlassJaccardIndex(num_classes=3, average="macro")(said, truth)),
+        **{f"dice@{k}": float(value) for k, value in enumerate(of_classes(said, truth))},
+    }
+    for name, value in expected.items():
+        assert scores[name].value == pytest.approx(value, abs=1e-6), name
+
+
+def test_dice_against_monai() -> None:
+    """As eva's leaderboard: per image and class, without background; there no class is empty in truth."""
+    metrics = pytest.importorskip("monai.metrics")
+    rng = np.random.default_rng(1)
+    truth, said = (torch.from_numpy(rng.integers(0, 3, size=(5, 16, 16))) for _ in range(2))
+    one_hot = [torch.nn.functional.one_hot(each, 3).movedim(-1, 1) for each in (said, truth)]
+    for name, metric in (("dice", metrics.DiceMetric), ("iou", metrics.MeanIoU)):
+        expected = metric(include_background=False, reduction="mean_channel")(*one_hot)
+        scores = target_metrics(_predictions(tally(truth, said, 3), ("background", "a", "b")))
+        assert scores[name].value == pytest.approx(float(expected.nanmean()), abs=1e-6)
 
 
 def test_false_positives_of_an_absent_class_count_and_absent_classes_do_not() -> None:
@@ -153,6 +169,18 @@ def test_ignored_pixels_enter_neither_counts_nor_loss() -> None:
     assert logits.grad is not None
     assert logits.grad[..., 16:].abs().max() == 0
     assert logits.grad[..., :16].abs().max() > 0
+
+
+def test_the_random_network_has_no_weight_of_the_encoder_and_leaves_it_as_it_is() -> None:
+    encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 4), torch.nn.BatchNorm2d(8), torch.nn.Linear(8, 2))
+    for tensor in encoder.state_dict().values():
+        tensor.fill_(7)
+    context: Any = SimpleNamespace(encoder=encoder, request=SimpleNamespace(seed=0))
+    twin, again = _random_twin(context).state_dict(), _random_twin(context).state_dict()
+    for name, tensor in encoder.state_dict().items():
+        assert bool((tensor == 7).all())
+        assert not torch.equal(twin[name], tensor)
+        assert torch.equal(twin[name], again[name])
 
 
 def test_the_loss_is_cross_entropy_plus_dice() -> None:
@@ -243,10 +271,13 @@ def test_from_the_command_with_intervals_references_and_comparison(
     own = [f"{name}={tmp_path}/own.py:{name}" for name in ("Colors", "Cropped", "OwnCrop", "NoTokens")]
     command = ["run", "--data", str(data), "--models", ",".join(own), "--tasks", "Segmentation"]
     assert main([*command, "--results", str(results), "--dry-run"]) == 0
+    dry = capsys.readouterr().out
+    assert ", Segmentation " in dry
+    assert "features " not in dry.partition("in all about")[2].partition("\n")[0]
     assert main([*command, "--results", str(results)]) == 0
     said = capsys.readouterr().out
     assert "2 tasks done" in said
-    assert "eval_transforms crops or resizes" in said
+    assert "eval_transforms may crop or resize" in said
     assert "does not define patch_tokens" in said
     stored = json.loads(
         next(results.rglob("Colors/**/Segmentation_linear_complete_results.json")).read_text()
@@ -255,7 +286,7 @@ def test_from_the_command_with_intervals_references_and_comparison(
     assert metrics["dice"] > 0.75
     assert metrics["ceiling_dice"] > 0.75
     assert {"random_dice", "color_dice", "miou", "pooled_dice"} <= metrics.keys()
-    assert stored["additional_info"]["val_use"].endswith("a fifth of the training patients")
+    assert stored["additional_info"]["val_use"].startswith("a fifth of the training set, whole groups")
     intervals = json.loads(next(results.rglob("Colors/**/Segmentation_knn_intervals.json")).read_text())
     assert intervals["num_groups"] == 5
     assert intervals["metrics"]["dice"]["ci_lower"] < intervals["metrics"]["dice"]["value"]
@@ -295,3 +326,37 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
     # Where truth was not touched, the prediction is the same.
     assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
     assert np.abs(other["predicted:pixels:gland"] - again["predicted:pixels:gland"]).max() < 40
+
+
+@pytest.mark.parametrize(("size", "tiles"), [(224, 1), (16, 6)])
+def test_a_dry_run_counts_tiles_and_the_random_network_and_no_features(
+    tmp_path: Path, size: int, tiles: int
+) -> None:
+    values = {
+        "datasets": [str(_write_set(tmp_path))],
+        "encoders": [f"Colors={tmp_path}/own.py:Colors"],
+        "tasks": ["Segmentation"],
+        "size": size,
+    }
+    plan = plan_from(values, where="", base=tmp_path)
+    jobs = [ExtractionEstimate(plan.datasets[0], plan.encoders[0], 20, 10.0, None)]
+    parts = estimated_seconds(plan, load_datasets(plan), jobs)
+    assert parts["Segmentation"] == 2 * tiles * 10.0
+    assert parts["features"] == parts["tasks"] == 0
+
+
+def test_unreadable_images_are_listed_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    data, results = _write_set(tmp_path), tmp_path / "r"
+    for name in ("p0_0", "p9_19"):
+        (tmp_path / "images" / f"{name}.png").write_bytes(b"not an image")
+    command = ["run", "--data", str(data), "--models", f"Colors={tmp_path}/own.py:Colors"]
+    command += ["--tasks", "Segmentation", "--results", str(results)]
+    assert main(command) == 2
+    said = capsys.readouterr().out
+    assert "p0_0.png" in said
+    assert "p9_19.png" in said
+    assert main([*command, "--on-bad-image", "skip"]) == 0
+    assert len(_counts(results, "Colors")) == 9

@@ -17,13 +17,12 @@ from histobench.roi.comparison.grids import Grid
 from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
 from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
-from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.encoder_spec import EncoderSpec, Facts
 from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.encoders.registry import find_spec
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
-from histobench.roi.options import Origin
+from histobench.roi.options import LEAVE_ONE_GROUP_OUT, Origin
 from histobench.roi.result_options import ChooseOptions, CompareSettings, Conditions
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.robustness_files import load_robustness

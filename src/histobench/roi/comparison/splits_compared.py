@@ -22,9 +22,9 @@ from histobench.roi.comparison.episode_intervals import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset, select_runs
-from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.metrics.classification import evaluate_predictions
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
+from histobench.roi.options import LEAVE_ONE_GROUP_OUT
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import CompareOptions, CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs

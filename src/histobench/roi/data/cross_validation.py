@@ -6,7 +6,6 @@ again, so that the spread over splits can be seen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,27 +14,11 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.split import imbalance, units
+from histobench.roi.options import Scheme
 
 Ints = NDArray[np.int64]
-LEAVE_ONE_GROUP_OUT = "leave-one-group-out"
-GIVEN = "given"
 #: Of so many random assignments of groups the most balanced is taken: random, and still fair to classes.
 _TRIES = 10
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How often folds are drawn, and how many; 0 folds leave out one group at a time, 0 repeats are given."""
-
-    repeats: int
-    folds: int
-
-    @property
-    def name(self) -> str:
-        """As in file names and on pages: `5x2` are five repeats of two folds."""
-        if not self.repeats:
-            return GIVEN
-        return f"{self.repeats}x{self.folds}" if self.folds else LEAVE_ONE_GROUP_OUT
 
 
 @dataclass(frozen=True)
@@ -56,35 +39,6 @@ class Split:
         'repeat-01_fold-02'
         """
         return f"repeat-{self.repeat:02d}_fold-{self.fold:02d}"
-
-
-def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Scheme | None:
-    """The scheme that is asked for, by name or by numbers; None where none is.
-
-    >>> scheme_of("5x2", None, None), scheme_of(None, 5, 10)
-    (Scheme(repeats=5, folds=2), Scheme(repeats=10, folds=5))
-    """
-    if splits is None and folds is None:
-        if repeats is not None:
-            raise HistobenchError("`repeats` needs `folds`: how many parts?")
-        return None
-    if splits is not None and (folds is not None or repeats is not None):
-        raise HistobenchError("give `splits`, or `folds` and `repeats`, not both")
-    if splits == LEAVE_ONE_GROUP_OUT:
-        return Scheme(1, 0)
-    if splits == GIVEN:
-        return Scheme(0, 0)
-    if splits is not None:
-        match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
-        if not match:
-            raise HistobenchError(
-                f"`splits` {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
-            )
-        repeats, folds = int(match[1]), int(match[2])
-    scheme = Scheme(1 if repeats is None else repeats, folds or 0)
-    if scheme.repeats < 1 or scheme.folds < 2:
-        raise HistobenchError(f"{scheme.repeats} x {scheme.folds}: at least one repeat of two folds")
-    return scheme
 
 
 def splits_of(

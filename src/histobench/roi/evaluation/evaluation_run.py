@@ -22,7 +22,7 @@ from histobench.roi.evaluation.evaluation_request import (
     record,
     task_digest,
 )
-from histobench.roi.evaluation.image_context import ImageContext
+from histobench.roi.evaluation.image_context import ImageContext, readable
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset
@@ -175,6 +175,8 @@ def evaluate_on_images(
         on_task(task)
         rows = []
         try:
+            if request.settings.on_bad_image == "stop":
+                readable(request.data, request.settings)
             for place, row in _written(task, IMAGE_RUNNERS[task](context), known_by, identity, context):
                 folder = place
                 rows.append(row)

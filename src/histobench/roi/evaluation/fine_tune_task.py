@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from histobench.core.devices import free_memory
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import locate
-from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.encoders.lora import NotAdaptableError, add_lora
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.evaluation.context import TaskResult, TaskSkippedError, choosing
+from histobench.roi.evaluation.context import TaskResult, TaskSkippedError
 from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.evaluation.probe_tasks import mean_of_runs
 from histobench.roi.features.inference.device_runner import shape_of
 from histobench.roi.features.loading.loader import Loader, LoadRequest, open_pool, useful_workers
-from histobench.roi.protocols.fine_tuning import Parts, fine_tune
-from histobench.roi.protocols.linear_probe import held_out
+from histobench.roi.protocols.fine_tuning import fine_tune
 from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
 
 #: Where adapters are saved, in the folder of the task.
@@ -40,8 +38,7 @@ SHARE_OF_MEMORY = 0.5
 def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
     """Adapt the encoder to the training images; the results are `frozen` and `lora`."""
     options, seed = context.request.options, context.request.seed
-    images = [image for split in ("train", "val", "test") for image in context.images(split)]
-    parts, info, warnings = _parts(context)
+    parts, info, warnings = context.parts(chooses=len(options.tune_rates) > 1)
     try:
         lora = add_lora(context.encoder.to(context.device), rank=options.lora_rank, alpha=options.lora_alpha)
     except NotAdaptableError as error:
@@ -55,14 +52,16 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
         if options.save_adapters:
             lora.save(folder / f"seed-{each}", recipe)
 
-    asked = context.request.settings.precision
-    precision = asked if asked in ("fp32", "bf16") else _training_precision(context.device)
-    with decoded(context, images) as pixels:
+    precision = context.request.settings.precision
+    if precision not in ("fp32", "bf16"):
+        is_cuda = torch.device(context.device).type == "cuda"
+        precision = "bf16" if is_cuda and torch.cuda.is_bf16_supported() else "fp32"
+    with decoded(context) as pixels:
         found = fine_tune(
             context.encoder,
             lora,
             pixels,
-            np.array([image.label for image in images], dtype=np.int64),
+            np.array([image.label for image in context.every], dtype=np.int64),
             parts,
             n_classes=len(context.classes),
             options=options,
@@ -83,49 +82,16 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
     yield mean_of_runs(context, found.adapted, setting=ADAPTED, info=info, warnings=warnings)
 
 
-def _training_precision(device: str) -> str:
-    is_cuda = torch.device(device).type == "cuda"
-    return "bf16" if is_cuda and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def _parts(context: ImageContext) -> tuple[Parts, dict[str, Any], tuple[str, ...]]:
-    """Which images are trained on, chosen by and tested; test images are only predicted."""
-    train, val, test = (context.images(split) for split in ("train", "val", "test"))
-    if not train:
-        raise TaskSkippedError("there are no training images")
-    rows = np.arange(len(train) + len(val) + len(test), dtype=np.int64)
-    in_train, in_val, in_test = np.split(rows, [len(train), len(train) + len(val)])
-    if len(val):
-        info = {"val_use": "used to choose learning rates"}
-        return Parts(in_train, in_val, in_train, in_test), info, ()
-    labels = [image.label for image in train]
-    groups = tuple(image.group or "" for image in train)
-    by = choosing(labels, groups, context.request.options.choose_by, context.classes)
-    fit, rest = held_out(np.array(labels, dtype=np.int64), by.groups, seed=context.request.seed)
-    if not len(rest) and len(context.request.options.tune_rates) > 1:
-        raise TaskSkippedError(
-            "learning rates are chosen on held-out images, but every class has one training image; give a "
-            "validation set, or one learning rate with `tune_rates`"
-        )
-    whole = ", whole groups," if by.groups is not None else ""
-    info = {
-        "chosen_by": by.chosen_by,
-        "val_use": f"a fifth of the training set{whole} was held out to choose learning rates by; the final "
-        "training has all of it",
-    }
-    return Parts(fit, rest, in_train, in_test), info, (by.warning,) if by.warning else ()
-
-
 @contextmanager
-def decoded(context: ImageContext, images: list[RoiImage]) -> Iterator[NDArray[Any]]:
+def decoded(context: ImageContext) -> Iterator[NDArray[Any]]:
     """Give all images as the encoder's transform makes them: in memory where they fit, else in a file."""
+    images = context.every
     transform, settings = context.encoder.eval_transforms, context.request.settings
     shape = (len(images), *shape_of(transform))
     dtype = np.uint8 if isinstance(transform, TransformSpec) else np.float32
     size, free = int(np.prod(shape)) * np.dtype(dtype).itemsize, free_memory()
-    keys = dict(zip((image.path for image in _in_order(context)), context.keys, strict=True))
     requests = (
-        LoadRequest(tuple(locate(image.path) for image in part), tuple(keys[image.path] for image in part))
+        LoadRequest(tuple(locate(i.path) for i in part), tuple(context.keys[i.path] for i in part))
         for part in (images[start : start + BATCH] for start in range(0, len(images), BATCH))
     )
     workers = useful_workers(settings.num_workers, on_cpu=False)
@@ -145,8 +111,3 @@ def decoded(context: ImageContext, images: list[RoiImage]) -> Iterator[NDArray[A
                 start += batch.count
                 loader.release(batch)
         yield pixels
-
-
-def _in_order(context: ImageContext) -> list[RoiImage]:
-    """The images in the order of the context's keys."""
-    return [image for images in context.request.data.splits.values() for image in images]

@@ -1,33 +1,44 @@
-"""What a task that runs the network on images works with."""
+"""What the tasks that run the network on images share: images, encoder, what is held out, results."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from histobench.core.devices import resolve_device
+from histobench.core.errors import HistobenchError
 from histobench.core.folders import local_dir
+from histobench.core.threads import spread
 from histobench.core.version import __version__
-from histobench.roi.data.roi_dataset import RoiImage
+from histobench.roi.data.image import open_rgb
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.evaluation.context import TaskSkippedError, choosing
 from histobench.roi.evaluation.evaluation_request import ImageRequest
 from histobench.roi.features.cache.content_hashes import content_keys
 from histobench.roi.features.fingerprint import describe_encoder, fingerprint, versions
 from histobench.roi.features.inference.forward import resolve_precision
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.loading_pool import ThreadPool
+from histobench.roi.options import Settings
 from histobench.roi.predictions import Predictions
+from histobench.roi.protocols.fine_tuning import Parts
+from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.changed_data import DATA, told_of_data
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,19 +49,25 @@ class ImageContext:
     encoder: BasePatchEncoder
     device: str
     precision: str
-    #: The hash of every file that is read, in the order of `_files`.
-    keys: tuple[bytes, ...]
+    #: The hash of every image and mask that is read.
+    keys: Mapping[Path, bytes]
 
     @classmethod
     def of(cls, request: ImageRequest) -> ImageContext:
-        """Make the encoder and hash the images."""
+        """Make the encoder and hash the images, without the unreadable ones where these are skipped."""
+        if request.settings.on_bad_image == "skip":
+            request = replace(request, data=readable(request.data, request.settings))
         device = resolve_device(request.settings.devices[0])
         encoder = request.recipe.build()
         precision = resolve_precision(request.settings.precision, encoder.precision, device)
-        files = [path for split in request.data.splits.values() for path in _files(split)]
+        files = [
+            path
+            for images in request.data.splits.values()
+            for path in (*(i.path for i in images), *(i.mask for i in images if i.mask is not None))
+        ]
         with closing(ThreadPool(useful_workers(request.settings.num_workers, on_cpu=False))) as pool:
             keys = content_keys(files, pool, local_dir())
-        return cls(request, encoder, device, precision, tuple(keys))
+        return cls(request, encoder, device, precision, dict(zip(files, keys, strict=True)))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -59,6 +76,38 @@ class ImageContext:
     def images(self, split: str) -> Sequence[RoiImage]:
         """The images of train, val or test with labels and groups; none where there is no such split."""
         return self.request.data.splits.get(split, ())
+
+    @cached_property
+    def every(self) -> list[RoiImage]:
+        """All images: train, val, test."""
+        return [image for split in ("train", "val", "test") for image in self.images(split)]
+
+    def parts(self, *, chooses: bool = True) -> tuple[Parts, dict[str, Any], tuple[str, ...]]:
+        """Which rows of `every` are trained on, chosen by and tested; the same in words, and warnings.
+
+        Learning rates are chosen on the validation images, else on a fifth of the training patients.
+        """
+        train, val = self.images("train"), self.images("val")
+        if not train or not self.images("test"):
+            raise TaskSkippedError("training and test images are needed")
+        rows = np.arange(len(self.every), dtype=np.int64)
+        in_train, in_val, in_test = np.split(rows, [len(train), len(train) + len(val)])
+        if val:
+            info = {"val_use": "used to choose learning rates"}
+            return Parts(in_train, in_val, in_train, in_test), info, ()
+        labels = [image.label for image in train]
+        groups = tuple(image.group or "" for image in train)
+        by = choosing(labels, groups, self.request.options.choose_by, self.classes)
+        fit, rest = held_out(np.array(labels, dtype=np.int64), by.groups, seed=self.request.seed)
+        if chooses and not len(rest):
+            raise TaskSkippedError(
+                "learning rates are chosen on held-out images, but every class has one training image; give "
+                "a validation set"
+            )
+        whole = ", whole groups," if by.groups is not None else ""
+        val_use = f"a fifth of the training set{whole} was held out to choose learning rates by"
+        info = {"chosen_by": by.chosen_by, "val_use": val_use}
+        return Parts(fit, rest, in_train, in_test), info, (by.warning,) if by.warning else ()
 
     @property
     def size(self) -> str:
@@ -70,7 +119,7 @@ class ImageContext:
     def fingerprint(self) -> str:
         """The name of this encoder on these images."""
         described = describe_encoder(self.encoder, precision=self.precision, numerics="network")
-        return fingerprint([described, [key.hex() for key in self.keys]])
+        return fingerprint([described, [key.hex() for key in self.keys.values()]])
 
     @cached_property
     def digest(self) -> str:
@@ -93,13 +142,9 @@ class ImageContext:
     def caveats(self) -> tuple[str, ...]:
         """What is odd about the data or the encoder and holds for the task's numbers."""
         found = [UNCHECKED] if is_unchecked(self.encoder.identity) else []
-        keys, start = dict[str, tuple[bytes, ...]](), 0
-        for split, images in self.request.data.splits.items():
-            keys[split] = self.keys[start : start + len(images)]
-            start += len(_files(images))
-        test = keys.pop("test", ())
-        seen = {key for of_split in keys.values() for key in of_split}
-        shared = sum(key in seen for key in test)
+        splits = self.request.data.splits
+        seen = {self.keys[i.path] for name, images in splits.items() if name != "test" for i in images}
+        shared = sum(self.keys[image.path] in seen for image in self.images("test"))
         if shared:
             found.append(
                 f"{shared} of {len(self.images('test'))} test images are also used for training or "
@@ -144,6 +189,26 @@ class ImageContext:
         )
 
 
-def _files(images: Sequence[RoiImage]) -> list[Any]:
-    """All files of a split: its images, then their masks."""
-    return [*(image.path for image in images), *(image.mask for image in images if image.mask is not None)]
+def readable(data: RoiDataset, settings: Settings) -> RoiDataset:
+    """Leave out images that cannot be decoded; unless they are skipped, raise an error that lists them."""
+    workers = useful_workers(settings.num_workers, on_cpu=False)
+
+    def problem(image: RoiImage) -> str:
+        try:
+            open_rgb(image.path)
+        except HistobenchError as error:
+            return str(error)
+        return ""
+
+    reasons = {
+        image.path: reason
+        for images in data.splits.values()
+        for image, reason in zip(images, spread(problem, images, threads=workers), strict=True)
+        if reason
+    }
+    if reasons and settings.on_bad_image == "stop":
+        raise HistobenchError(f"{listing(reasons.values())}\n  `on_bad_image` skip leaves such images out")
+    if reasons:
+        log.warning("%s: left out: %s", data.name, listing(reasons.values()))
+    splits = {name: [i for i in images if i.path not in reasons] for name, images in data.splits.items()}
+    return replace(data, splits=splits)

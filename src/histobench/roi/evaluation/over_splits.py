@@ -10,19 +10,13 @@ from dataclasses import replace
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.text import csv_text
-from histobench.roi.data.cross_validation import (
-    GIVEN,
-    LEAVE_ONE_GROUP_OUT,
-    Scheme,
-    Split,
-    given_splits,
-    splits_of,
-)
+from histobench.roi.data.cross_validation import Split, given_splits, splits_of
 from histobench.roi.data.sites import FOLDS
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest, SplitOfMany
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet, check_pair, fingerprint_of
+from histobench.roi.options import GIVEN, LEAVE_ONE_GROUP_OUT, Scheme
 from histobench.roi.results.layout import SPLITS
 
 #: Which fold every image is in, one column per repeat.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import stream
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.masks import IGNORED, Codes, classes_of, read_mask
 from histobench.roi.data.roi_dataset import RoiImage
@@ -27,7 +27,6 @@ from histobench.roi.encoders.construct import fill_with_seed
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.evaluation.context import TaskResult, TaskSkippedError
 from histobench.roi.evaluation.image_context import ImageContext
-from histobench.roi.features.inference.device_runner import shape_of
 from histobench.roi.features.inference.forward import arithmetic
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.metrics.target_metrics import (
@@ -38,7 +37,6 @@ from histobench.roi.metrics.target_metrics import (
     target_metrics,
 )
 from histobench.roi.predictions import TargetPredictions
-from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.segmentation import (
     RATES,
     TokenBank,
@@ -68,44 +66,58 @@ PALETTE = np.array(
 Tokens = Callable[[NDArray[np.uint8]], Tensor]
 #: Tokens to a value for every class [b, classes, h, w].
 Readout = Callable[[Tensor], Tensor]
+Counts = NDArray[np.int64]  # [images, 3, classes]: pixels in both, predicted, true
 
 
 def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
     """The linear readout and the one by neighbors, each with the same readout of the references."""
-    target = context.request.data.target
-    assert target is not None  # or the task would not apply
-    tiles = _Tiles.of(context, target.codes)
-    own = _encoder_tokens(context, context.encoder)
+    transform = context.encoder.eval_transforms
+    if not isinstance(transform, TransformSpec):
+        raise TaskSkippedError(
+            "its eval_transforms may crop or resize images, and masks would not follow; give a TransformSpec"
+        )
+    tiles = _Tiles.of(context, transform.crop)
+    own = _encoder_tokens(context, context.encoder, transform)
     grid = _grid(context, own, tiles.size)
-    networks: dict[str, Tokens] = {"": own, "random": _encoder_tokens(context, _random_twin(context))}
-    networks["color"] = lambda pixels: _mean_colors(pixels, grid, context.device)
-    parts = _parts(context)
-    found = {name: _Found.of(context, tiles, tokens, parts) for name, tokens in networks.items()}
-    ceiling, true = _ceiling(tiles, parts.test, grid)
+    parts, choice, warnings = context.parts()
+    fit, chosen, test = (
+        [context.every[row] for row in rows] for rows in (parts.fit, parts.held_out, parts.test)
+    )
+    networks: dict[str, Tokens] = {
+        "": own,
+        "random": _encoder_tokens(context, _random_twin(context), transform),
+        "color": lambda pixels: _mean_colors(pixels, grid, context.device),
+    }
+    of_train = not context.images("val")  # the images to choose by are training images
+    read = {
+        name: _read_out(context, tiles, tokens, fit, chosen, of_train=of_train)
+        for name, tokens in networks.items()
+    }
+    counts = {name: _counted(tiles, test, networks[name], readouts) for name, (readouts, _) in read.items()}
+    shown = {"ceiling": lambda truth: patch_shares(truth, grid, len(tiles.classes))}
+    ceiling = _counted(tiles, test, None, shown)["ceiling"]
     for setting in (LINEAR, NEIGHBORS):
-        counts = [each.counts[setting] for each in found.values()]
         info = {
-            "num_train": len(parts.fit),
-            "val_use": "not used",
+            "num_train": len(fit),
             "tile_size": tiles.size,
             "token_grid": list(grid),
             "readout": setting,
-            **(found[""].info if setting == LINEAR else {}),  # with what the rate was chosen on
+            **({**choice, **read[""][1]} if setting == LINEAR else {"val_use": "not used"}),
         }
-        result = _result(context, tiles, [*counts, ceiling], true, setting, info, parts.warnings)
-        yield _with_examples(result, tiles, parts.test, own, found[""].readouts[setting])
+        every = np.stack([*(found[setting] for found in counts.values()), ceiling], axis=1)
+        result = _result(tiles, test, every, setting, info, warnings)
+        yield _with_examples(result, tiles, test, own, read[""][0][setting])
 
 
 def _result(
-    context: ImageContext,
     tiles: _Tiles,
-    counts: Sequence[NDArray[np.int64]],
-    true: NDArray[np.int64],
+    images: Sequence[RoiImage],
+    counts: Counts,  # [images, networks and ceiling, 3, classes]
     setting: str,
     info: dict[str, Any],
     warnings: tuple[str, ...],
 ) -> TaskResult:
-    images, classes = context.images("test"), tiles.classes
+    classes = tiles.classes
     groups = tuple(image.group or "" for image in images)
     names = [
         f"{start}{kind}:{name}"
@@ -116,9 +128,9 @@ def _result(
     predictions = TargetPredictions(
         kind=MASK,
         columns=classes,
-        truth=true.astype(np.float64),
+        truth=counts[:, 0, 2].astype(np.float64),
         predicted_columns=tuple(names),
-        predicted=np.stack(counts, axis=1).reshape(len(images), -1).astype(np.float64),
+        predicted=counts[:, :, :2].reshape(len(images), -1).astype(np.float64),
         img_names=tuple(image.name for image in images),
         groups=groups if any(groups) else None,
         info=info,
@@ -130,22 +142,29 @@ def _result(
     return TaskResult(predictions, scores, per_class, [], setting, warnings=warnings)
 
 
+def _foreground_dice(counts: NDArray[Any], classes: tuple[str, ...]) -> NDArray[np.float64]:
+    """The mean Dice of the foreground classes of each image, from pixels [images, 3, classes]."""
+    both, predicted, true = counts.astype(np.float64).swapaxes(0, 1)
+    return mean_of_images(image_dice(both, predicted, true)[:, foreground(classes)])
+
+
 def _with_examples(
     result: TaskResult, tiles: _Tiles, images: Sequence[RoiImage], tokens: Tokens, readout: Readout
 ) -> TaskResult:
-    """The result with a sheet of its worst and best images: image, truth, prediction, mistakes."""
-    said = result.predictions
-    assert isinstance(said, TargetPredictions)
-    both, pixels = said.predicted.reshape(len(images), -1, 2, len(tiles.classes))[:, 0].swapaxes(0, 1)
-    dice = mean_of_images(image_dice(both, pixels, said.truth)[:, foreground(tiles.classes)])
+    """Add a sheet of the worst and best images: image, truth, prediction, mistakes."""
+    predictions = result.predictions
+    assert isinstance(predictions, TargetPredictions)
+    predicted = predictions.predicted.reshape(len(images), -1, 2, len(tiles.classes))[:, 0]
+    counts = np.concatenate([predicted, predictions.truth[:, None]], axis=1)
+    dice = _foreground_dice(counts, tiles.classes)
     order = [int(row) for row in np.argsort(dice, kind="stable") if np.isfinite(dice[row])]
     shown = list(dict.fromkeys([*order[:EXAMPLES], *order[-EXAMPLES:]]))
     if not shown:
         return result
     sheet = np.concatenate([_example(tiles, images[row], tokens, readout) for row in shown])
     listed = [{"image": images[row].name, "dice": round(float(dice[row]), 4)} for row in shown]
-    info = {**said.info, "examples": listed}
-    return replace(result, predictions=replace(said, info=info), sheet=sheet)
+    info = {**predictions.info, "examples": listed}
+    return replace(result, predictions=replace(predictions, info=info), sheet=sheet)
 
 
 def _example(tiles: _Tiles, image: RoiImage, tokens: Tokens, readout: Readout) -> NDArray[np.uint8]:
@@ -171,41 +190,6 @@ def _example(tiles: _Tiles, image: RoiImage, tokens: Tokens, readout: Readout) -
     return np.concatenate([np.asarray(picture) for picture in shown], axis=1)
 
 
-# Who is trained on, chosen by and tested on.
-
-
-@dataclass(frozen=True)
-class _Parts:
-    fit: Sequence[RoiImage]
-    chosen: Sequence[RoiImage]  # never test images
-    test: Sequence[RoiImage]
-    chosen_on: str
-    of_train: bool = False  # whether `chosen` was held out of the training images
-    warnings: tuple[str, ...] = ()
-
-
-def _parts(context: ImageContext) -> _Parts:
-    """The given validation images, or a fifth of the training patients."""
-    train, val, test = (list(context.images(split)) for split in ("train", "val", "test"))
-    if val:
-        return _Parts(train, val, test, "the validation images")
-    if len(train) < 2:
-        raise TaskSkippedError("there is one training image; two are needed, or a validation set")
-    groups = [image.group or "" for image in train]
-    labels = np.zeros(len(train), dtype=np.int64)
-    by_group = context.request.options.choose_by == "group" and len(set(groups)) > 1
-    fit, rest = held_out(labels, groups if by_group else None, seed=context.request.seed)
-    warning = "" if by_group else "no patients are known: single images were held out to choose on"
-    return _Parts(
-        [train[row] for row in fit],
-        [train[row] for row in rest],
-        test,
-        f"a fifth of the training {'patients' if by_group else 'images'}",
-        True,
-        (warning,) if warning else (),
-    )
-
-
 # Images as tiles of the encoder's input, read ahead by threads.
 
 
@@ -219,12 +203,11 @@ class _Tiles:
     device: str
 
     @classmethod
-    def of(cls, context: ImageContext, codes: Codes) -> _Tiles:
-        transform, settings = context.encoder.eval_transforms, context.request.settings
-        size = transform.crop if isinstance(transform, TransformSpec) else shape_of(transform)[-1]
-        asked = settings.batch_size
+    def of(cls, context: ImageContext, size: int) -> _Tiles:
+        assert context.request.data.target is not None  # or the task would not apply
+        codes, settings = context.request.data.target.codes, context.request.settings
         usual = FORWARD.get(context.device.partition(":")[0], 8)
-        batch = usual if isinstance(asked, str) else asked
+        batch = usual if isinstance(settings.batch_size, str) else settings.batch_size
         workers = max(1, useful_workers(settings.num_workers, on_cpu=context.device == "cpu"))
         return cls(size, codes, classes_of(codes), workers, batch, context.device)
 
@@ -245,48 +228,34 @@ class _Tiles:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8], Tensor]]:
         """The place of its image, pixels and true classes of tiles, batch by batch."""
         places = range(len(images)) if order is None else order.tolist()
-        kept: list[tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]]] = []
-        for place, (pixels, truth) in zip(places, self._ahead([images[at] for at in places]), strict=True):
-            kept.append((np.full(len(pixels), place), pixels, truth))
-            while sum(len(each[0]) for each in kept) >= self.batch:
-                whole = [np.concatenate(parts) for parts in zip(*kept, strict=True)]
-                yield self._moved(whole, slice(0, self.batch))
-                kept = [tuple(part[self.batch :] for part in whole)]  # type: ignore[list-item]
-        left = [np.concatenate(parts) for parts in zip(*kept, strict=True)]
+        waiting: list[tuple[NDArray[Any], ...]] = []  # place, pixels and classes of the tiles of each image
+        with closing(stream(self.read, [images[at] for at in places], threads=self.workers)) as read:
+            for place, (pixels, truth) in zip(places, read, strict=True):
+                waiting.append((np.full(len(pixels), place), pixels, truth))
+                while sum(len(each[0]) for each in waiting) >= self.batch:
+                    whole = [np.concatenate(parts) for parts in zip(*waiting, strict=True)]
+                    yield self._moved(*(part[: self.batch] for part in whole))
+                    waiting = [tuple(part[self.batch :] for part in whole)]
+        left = [np.concatenate(parts) for parts in zip(*waiting, strict=True)]
         if left and len(left[0]):
-            yield self._moved(left, slice(None))
+            yield self._moved(*left)
 
     def _moved(
-        self, parts: Sequence[NDArray[Any]], rows: slice
+        self, place: NDArray[np.int64], pixels: NDArray[np.uint8], truth: NDArray[np.uint8]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Tensor]:
-        place, pixels, truth = (part[rows] for part in parts)
         return place, pixels, torch.from_numpy(truth).to(self.device)
-
-    def _ahead(self, images: Sequence[RoiImage]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-        waiting: deque[Future[tuple[NDArray[np.uint8], NDArray[np.uint8]]]] = deque()
-        with ThreadPoolExecutor(self.workers) as pool:
-            for image in images:
-                waiting.append(pool.submit(self.read, image))
-                if len(waiting) > 2 * self.workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
 
 
 # What gives tokens: the encoder, the same with random weights, colors.
 
 
-def _encoder_tokens(context: ImageContext, encoder: BasePatchEncoder) -> Tokens:
-    device, transform = context.device, encoder.eval_transforms
-    encoder.to(device)
+def _encoder_tokens(context: ImageContext, encoder: BasePatchEncoder, transform: TransformSpec) -> Tokens:
+    encoder.to(context.device)
 
     def tokens(pixels: NDArray[np.uint8]) -> Tensor:
-        if isinstance(transform, TransformSpec):  # tiles have its size: they are neither resized nor cropped
-            images = transform.normalise(torch.from_numpy(pixels).to(device))
-        else:
-            each = [torch.as_tensor(transform(Image.fromarray(tile))) for tile in pixels]
-            images = torch.stack(each).to(device)
-        with arithmetic(device, context.precision):
+        # Tiles have the size of the crop: they are neither resized nor cropped.
+        images = transform.normalise(torch.from_numpy(pixels).to(context.device))
+        with arithmetic(context.device, context.precision):
             return encoder.patch_tokens(images)
 
     return tokens
@@ -310,12 +279,6 @@ def _mean_colors(pixels: NDArray[np.uint8], grid: tuple[int, int], device: str) 
 
 def _grid(context: ImageContext, tokens: Tokens, size: int) -> tuple[int, int]:
     """The grid of tokens over a tile; an encoder without one is skipped."""
-    transform = context.encoder.eval_transforms
-    if not isinstance(transform, TransformSpec) and not _keeps_geometry(transform, size):
-        raise TaskSkippedError(
-            f"its eval_transforms crops or resizes a tile of {size} x {size} pixels, and its mask would not "
-            "follow; give a TransformSpec"
-        )
     try:
         found = tokens(np.zeros((1, size, size, 3), dtype=np.uint8))
     except Exception as error:  # networks of any kind, which may have no tokens
@@ -325,102 +288,73 @@ def _grid(context: ImageContext, tokens: Tokens, size: int) -> tuple[int, int]:
     return int(found.shape[2]), int(found.shape[3])
 
 
-def _keeps_geometry(transform: Callable[[Any], Any], size: int) -> bool:
-    """Whether a transform leaves every pixel of a tile where it is: a ramp stays a ramp."""
-    ramp = np.linspace(0, 255, size).astype(np.uint8)
-    for tile in (np.repeat(ramp[:, None], size, 1), np.repeat(ramp[None], size, 0)):
-        seen = np.asarray(transform(Image.fromarray(np.repeat(tile[..., None], 3, 2))))[0].astype(np.float64)
-        if seen.shape != tile.shape or np.corrcoef(seen.ravel(), tile.ravel())[0, 1] < 0.99999:
-            return False
-        slope, start = np.polyfit(tile.ravel(), seen.ravel(), 1)
-        if np.abs(slope * tile + start - seen).max() > 3 * abs(slope):
-            return False
-    return True
-
-
 # One pass over training images, one over those that are chosen by, one over test images.
 
 
-@dataclass
-class _Found:
-    """Pixels [images, 2, classes] (in both, predicted) of the test images by readout."""
+def _read_out(
+    context: ImageContext,
+    tiles: _Tiles,
+    tokens: Tokens,
+    fit: Sequence[RoiImage],
+    chosen: Sequence[RoiImage],
+    *,
+    of_train: bool,
+) -> tuple[dict[str, Readout], dict[str, Any]]:
+    """Train both readouts of a network; `chosen` images join the neighbors where they are of train."""
+    request, n_classes = context.request, len(tiles.classes)
+    seed, device = request.seed, context.device
+    with TemporaryDirectory(prefix="histobench-tokens-") as folder:
+        store = TokenStore(Path(folder), request.options.token_store * 1e9)
+        bank = TokenBank(np.random.default_rng([seed, 1]))
+        for _, pixels, truth in tiles.batches(fit):
+            found = tokens(pixels)
+            store.add(found, truth)
+            bank.add(found, truth, n_classes)
 
-    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    info: dict[str, Any] = field(default_factory=dict)
-    readouts: dict[str, Readout] = field(default_factory=dict)
+        def again(rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+            for _, pixels, truth in tiles.batches(fit, rng.permutation(len(fit))):
+                yield tokens(pixels).float(), truth
 
-    @classmethod
-    def of(cls, context: ImageContext, tiles: _Tiles, tokens: Tokens, parts: _Parts) -> _Found:
-        request, n_classes = context.request, len(tiles.classes)
-        seed, device = request.seed, context.device
-        with TemporaryDirectory(prefix="histobench-tokens-") as folder:
-            store = TokenStore(Path(folder), request.options.token_store * 1e9)
-            bank = TokenBank(np.random.default_rng([seed, 1]))
-            for _, pixels, truth in tiles.batches(parts.fit):
-                found = tokens(pixels)
-                store.add(found, truth)
-                bank.add(found, truth, n_classes)
-
-            def again(rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-                order = rng.permutation(len(parts.fit))
-                for _, pixels, truth in tiles.batches(parts.fit, order):
-                    yield tokens(pixels).float(), truth
-
-            batches = store.batches(device) if store.is_whole else again
-            heads = train_heads(batches, store.count, store.shape[0], n_classes, seed=seed, device=device)
-        readouts: dict[str, Readout] = {
-            f"{place}": lambda found, place=place: heads(found)[:, place]  # type: ignore[misc]
-            for place in range(len(RATES))
-        }
-        chosen = _counted(tiles, parts.chosen, tokens, readouts, bank if parts.of_train else None)
-        fore = foreground(tiles.classes)
-        values = [mean_of_images(image_dice(*_parts_of(each))[:, fore]) for each in chosen.values()]
-        dice = [float(each[np.isfinite(each)].mean()) if np.isfinite(each).any() else 0.0 for each in values]
-        best = int(np.argmax(dice))
-        final = {LINEAR: readouts[str(best)], NEIGHBORS: bank.readout(device)}
-        counts = _counted(tiles, parts.test, tokens, final, None)
-        info = {
-            "val_use": f"the learning rate was chosen on {parts.chosen_on}",
-            "learning_rate": RATES[best],
-            "dice_chosen_on": dict(zip(map(str, RATES), dice, strict=True)),
-            "num_train_tiles": store.count,
-            "tokens": "kept in a temporary file" if store.is_whole else "computed again in every epoch",
-        }
-        return cls({name: each[:, :2] for name, each in counts.items()}, info, final)
-
-
-def _parts_of(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
-    return tuple(counts[:, place].astype(np.float64) for place in range(3))
+        batches = store.batches(device) if store.is_whole else again
+        heads = train_heads(batches, store.count, store.shape[0], n_classes, seed=seed, device=device)
+    by_rate: dict[str, Readout] = {
+        f"{rate}": lambda found, place=place: heads(found)[:, place]  # type: ignore[misc]
+        for place, rate in enumerate(RATES)
+    }
+    counts = _counted(tiles, chosen, tokens, by_rate, bank if of_train else None)
+    values = {rate: _foreground_dice(found, tiles.classes) for rate, found in counts.items()}
+    known = {rate: each[np.isfinite(each)] for rate, each in values.items()}
+    dice = {rate: float(each.mean()) if len(each) else 0.0 for rate, each in known.items()}
+    best = max(dice, key=lambda rate: dice[rate])
+    info = {
+        "learning_rate": float(best),
+        "dice_chosen_on": dice,
+        "num_train_tiles": store.count,
+        "tokens": "kept in a temporary file" if store.is_whole else "computed again in every epoch",
+    }
+    return {LINEAR: by_rate[best], NEIGHBORS: bank.readout(device)}, info
 
 
 def _counted(
     tiles: _Tiles,
     images: Sequence[RoiImage],
-    tokens: Tokens,
+    tokens: Tokens | None,
     readouts: Mapping[str, Readout],
-    bank: TokenBank | None,
-) -> dict[str, NDArray[np.int64]]:
-    """Pixels [images, 3, classes] by readout, tiles added up to images; a `bank` gets the tokens too."""
+    bank: TokenBank | None = None,
+) -> dict[str, Counts]:
+    """Count pixels by readout, tiles added up to images; a `bank` gets the tokens too.
+
+    Without `tokens` readouts see the true classes.
+    """
     n_classes = len(tiles.classes)
     counts = {name: np.zeros((len(images), 3, n_classes), dtype=np.int64) for name in readouts}
     with torch.no_grad():
         for place, pixels, truth in tiles.batches(images):
-            found = tokens(pixels)
+            found = truth if tokens is None else tokens(pixels)
             if bank is not None:
                 bank.add(found, truth, n_classes)
             for name, readout in readouts.items():
-                predicted = upsampled(readout(found.float()), tiles.size).argmax(dim=1)
+                values = readout(found if tokens is None else found.float())
+                predicted = upsampled(values, tiles.size).argmax(dim=1)
                 np.add.at(counts[name], place, tally(truth, predicted, n_classes))
     return counts
-
-
-def _ceiling(
-    tiles: _Tiles, images: Sequence[RoiImage], grid: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pixels of the true mask through the grid [images, 2, classes], and true pixels [images, classes]."""
-    n_classes = len(tiles.classes)
-    counts = np.zeros((len(images), 3, n_classes), dtype=np.int64)
-    for place, _, truth in tiles.batches(images):
-        predicted = upsampled(patch_shares(truth, grid, n_classes), tiles.size).argmax(dim=1)
-        np.add.at(counts, place, tally(truth, predicted, n_classes))
-    return counts[:, :2], counts[:, 2]

@@ -16,7 +16,6 @@ from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
-from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import PLISM, kind_of_folder, target_of_folder
@@ -170,7 +169,6 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         plan = replace(
             plan, settings=replace(plan.settings, **settings), options=replace(plan.options, **options)
         )
-        scheme_of(plan.splits, plan.folds, plan.repeats)
         for task in plan.tasks:  # a mistyped task is an error now, and not after hours of extraction
             canonical_task(task)
         reasons = [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]

@@ -11,7 +11,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.roi.data.check import structure_findings
 from histobench.roi.data.class_map import one_label_each
-from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import GROUP_LABEL
@@ -45,7 +44,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
     dataset = DatasetSource.of(entry, plan).load()
     tasks = tasks_for(plan, dataset)
-    over_splits = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
+    over_splits = plan.scheme is not None
     untrained = set(tasks) <= set(UNTRAINED) and not over_splits
     for split in ("test",) if untrained else ("train", "test"):
         if not dataset.splits.get(split):

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from histobench.core.errors import HistobenchError
 from histobench.core.text import check_plain_name
-from histobench.roi.data.cross_validation import GIVEN, scheme_of
+from histobench.roi.data.image import open_rgb
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import FOLDS, is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
-from histobench.roi.options import DatasetEntry, Options, Plan
+from histobench.roi.options import GIVEN, DatasetEntry, Options, Plan
 from histobench.roi.task_catalogue import DEFAULT_TASKS, FINE_TUNE, ON_IMAGES, UNTRAINED, canonical_task
 from histobench.roi.units.hashing import hash_units
 from histobench.roi.units.roi_run import EVALUATED, REPORT
@@ -76,7 +77,6 @@ def extraction_estimates(
 
 def _spec_of(encoder: str, size: int | None) -> tuple[EncoderSpec, EncoderSpec] | None:
     """The zoo entry at its own size and at that of the plan; None for the user's own encoder."""
-    from histobench.core.errors import HistobenchError
     from histobench.roi.encoders.registry import get_spec
 
     try:
@@ -111,27 +111,49 @@ def _job(
 START, NETWORK, TASK, PER_VALUE, COMPARED = 4.0, 1.5, 0.3, 5e-8, 0.2
 
 
-def other_seconds(
+def estimated_seconds(
     plan: Plan, datasets: Mapping[str, RoiDataset], jobs: Sequence[ExtractionEstimate]
 ) -> dict[str, float]:
-    """Estimate the seconds of a run besides its extractions."""
-    spec = {encoder: _spec_of(encoder, plan.size) for encoder in filter(is_computed, plan.encoders)}
-    tasks = compared = 0.0
-    for dataset in datasets.values():
-        images = sum(map(len, dataset.splits.values()))
-        count = len(tasks_for(plan, dataset)) * len(plan.presets)
-        for encoder in plan.encoders:
-            known = spec.get(encoder)
-            tasks += count * (TASK + PER_VALUE * images * (known[0].dim if known else 1024))
-            compared += count * COMPARED
-    networks = len({job.encoder for job in jobs})
-    return {"start": START + NETWORK * networks, "tasks": tasks, "statistics": compared}
+    """Estimate the seconds of each part of a run from empty caches; tasks on images are parts by name."""
+    parts = {"start": START + NETWORK * len({job.encoder for job in jobs}), "features": 0.0}
+    on_features = on_tables = 0.0
+    for name, dataset in datasets.items():
+        own = [job for job in jobs if job.dataset.name == name]
+        tasks = tasks_for(plan, dataset)
+        for task in filter(ON_IMAGES.__contains__, tasks):
+            each = (
+                network_seconds(task, job.seconds or 0.0, plan.options, _tiles_per_image(dataset, job, plan))
+                for job in own
+            )
+            parts[task] = parts.get(task, 0.0) + sum(each)
+        if count := sum(task not in ON_IMAGES for task in tasks) * len(plan.presets):
+            parts["features"] += sum(job.seconds or 0.0 for job in own)
+            images = sum(map(len, dataset.splits.values()))
+            for encoder in plan.encoders:
+                known = _spec_of(encoder, plan.size) if is_computed(encoder) else None
+                on_features += count * (TASK + PER_VALUE * images * (known[0].dim if known else 1024))
+        on_tables += len(tasks) * len(plan.presets) * len(plan.encoders) * COMPARED
+    return {**parts, "tasks": on_features, "statistics": on_tables}
+
+
+def _tiles_per_image(dataset: RoiDataset, job: ExtractionEstimate, plan: Plan) -> float:
+    """The mean number of tiles that the first images of a dataset are cut into for their masks."""
+    images = [image for part in dataset.splits.values() for image in part[:8] if image.mask is not None]
+    if not images:
+        return 1.0
+    specs = _spec_of(job.encoder, plan.size)
+    side = specs[1].transform.crop if specs else plan.size or 224
+    counts = []
+    for image in images:
+        with contextlib.suppress(HistobenchError):  # reported by the run itself
+            width, height = open_rgb(image.path).size
+            counts.append(-(-height // side) * -(-width // side))
+    return sum(counts) / len(counts) if counts else 1.0
 
 
 def with_measured(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str) -> list[ExtractionEstimate]:
     """Fill in what was measured in the results folder before, or is measured now where nothing is known."""
     from histobench.core.devices import device_name
-    from histobench.core.errors import HistobenchError
     from histobench.roi.features.inference.device_runner import seconds_per_image
     from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.plan.speeds import read_speeds
@@ -234,9 +256,8 @@ def units_of(
                     Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks
                 ]
                 given = _gives_folds(datasets[entry.name])
-                drawn = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
-                if drawn or given:
-                    scheme = [plan.splits, plan.folds, plan.repeats] if drawn else [GIVEN, None, None]
+                if plan.scheme or given:
+                    scheme = [plan.splits, plan.folds, plan.repeats] if plan.scheme else [GIVEN, None, None]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}
                     units.append(Unit("splits", entry.name, encoder, splits, needs))
     units += comparison_units(units, plan.results)
@@ -299,14 +320,16 @@ def _recipe(plan: Plan, encoder: str) -> dict[str, Any]:
     }
 
 
-def network_seconds(task: str, one_pass: float, options: Options) -> float:
+def network_seconds(task: str, one_pass: float, options: Options, tiles: float = 1.0) -> float:
     """The seconds of a task on images, about, from those of one pass of the network over them.
 
     >>> network_seconds("Fine-tune", 1.0, Options(tune_epochs=10, tune_rates=(1e-4,), tune_seeds=3))
     91.0
+    >>> network_seconds("Segmentation", 1.0, Options(), tiles=4)
+    8.0
     """
     if task != FINE_TUNE:
-        return one_pass
+        return 2 * tiles * one_pass  # the encoder, and the same network with random weights
     rates = len(options.tune_rates)
     trainings = options.tune_seeds + (rates if rates > 1 else 0)
     return one_pass * (1 + 3 * options.tune_epochs * trainings)  # gradients take twice as long as features

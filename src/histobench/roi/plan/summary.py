@@ -31,10 +31,10 @@ from histobench.roi.comparison.splits_compared import (
     split_grid,
     write_split_tables,
 )
-from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import find_spec
+from histobench.roi.options import LEAVE_ONE_GROUP_OUT
 from histobench.roi.plan.plan_outcome import (
     METRIC,
     Overview,
