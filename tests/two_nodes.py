@@ -20,20 +20,9 @@ LIMIT = 600.0
 MUNGED = Path("/run/munge/munged.pid")
 
 
-#: The program, for which a few images are enough to be cut into units.
-IN_PARTS = """
-from histobench.cli.main import main
-from histobench.roi.units import hashing
-
-hashing.LARGE, hashing.IMAGES_PER_UNIT = 1, 64
-raise SystemExit(main())
-"""
-
-
 def command(plan: Path, *more: str) -> list[str]:
-    """`histobench run` in a process of its own; with flags of a cluster, whatever can be cut is cut."""
-    program = ["-c", IN_PARTS] if more else ["-m", "histobench.cli.main"]
-    return [sys.executable, *program, "run", str(plan), *more]
+    """`histobench run` in a process of its own."""
+    return [sys.executable, "-m", "histobench.cli.main", "run", str(plan), *more]
 
 
 def wait_for(ready: Callable[[], bool], seconds: float, otherwise: str) -> None:

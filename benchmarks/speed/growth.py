@@ -117,7 +117,7 @@ def planning(count: int, folder: Path) -> Work:
     import scale
 
     from histobench.roi.units.extraction import shard_units
-    from histobench.roi.units.hashing import write_images
+    from histobench.roi.units.planned_images import write_images
     from histobench.work.run_folder import Unit, write_lines
 
     def work() -> None:

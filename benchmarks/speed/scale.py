@@ -6,10 +6,6 @@ Keys, paths and outputs are made up; what is timed is the project's own code ove
 shards and units and writing them down, reading a unit's images back, `histobench status` (the whole command)
 and the outcome of a run over its outputs. Hashing images and building networks are not part of it. Seconds
 are those of the processor, so that they mean something on a busy machine too.
-
-How the images of a large dataset are shared out among units that hash them is timed by itself: the driver
-does it, with the dataset that it has read. `--hashed` files of 10 kB are hashed by one and by two workers,
-each a process as on a node of Slurm, of one thread; these seconds are of the clock.
 """
 
 from __future__ import annotations
@@ -22,21 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features.inference.shards import plan_shards, shard_size
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
-from histobench.roi.options import Settings
 from histobench.roi.plan.plan_run import outcome_of
-from histobench.roi.units import hashing
 from histobench.roi.units.extraction import shard_units
-from histobench.roi.units.hashing import FOLDER, hash_units, read_images, write_images, write_list
+from histobench.roi.units.planned_images import read_images, write_images
 from histobench.roi.units.roi_run import RoiRun
 from histobench.work.run_folder import Unit, write_lines
 
@@ -78,76 +68,6 @@ def plan_at(images: int, encoders: int) -> dict[str, float]:
         check=True,
     )
     return {name: float(value) for name, value in (item.split("=") for item in done.stdout.split())}
-
-
-def lists_at(images: int) -> dict[str, float]:
-    """Seconds and memory that sharing out images to be hashed adds to what the dataset itself takes."""
-    code = "import sys; sys.path.insert(0, sys.argv[2]); import scale; scale.report_lists(int(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(images), str(Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name: float(value) for name, value in (item.split("=") for item in done.stdout.split())}
-
-
-class MadeUpImages(Sequence[RoiImage]):
-    """Images that are drawn when they are looked at, so that those of a dataset take no memory."""
-
-    def __init__(self, images: int) -> None:
-        self._images = images
-
-    def __len__(self) -> int:
-        return self._images
-
-    def __getitem__(self, row: Any) -> Any:
-        if row >= self._images:
-            raise IndexError
-        return RoiImage(Path(f"/data/set/{row % 1000:03d}/{row}.jpg"), 0, "", "")
-
-
-def report_lists(images: int) -> None:
-    """Write the lists of a made-up dataset of files, and print what it took."""
-    dataset = RoiDataset("set", ("x",), {"train": MadeUpImages(images)})  # type: ignore[dict-item]
-    began = time.process_time()
-    for _ in dataset.splits["train"]:
-        pass
-    drawn = time.process_time() - began
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    with tempfile.TemporaryDirectory(prefix="scale-") as place:
-        began = time.process_time()
-        units = hash_units("set", dataset, Settings(), partial(write_list, Path(place)))
-        took = time.process_time() - began - drawn
-        nbytes = sum(path.stat().st_size for path in (Path(place) / FOLDER).iterdir())
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    facts = {"plan": took, "units": len(units), "gib": after - before, "bytes": nbytes}
-    print(*(f"{name}={value}" for name, value in facts.items()))
-
-
-def hashed_by(workers: int, files: int) -> float:
-    """Seconds in which so many processes hash files of 10 kB, shared out in eight units."""
-    with tempfile.TemporaryDirectory(prefix="scale-") as place:
-        folder, content = Path(place), os.urandom(10_000)
-        images = []
-        for number in range(files):
-            path = folder / f"{number}.jpg"
-            path.write_bytes(content + str(number).encode())
-            images.append(RoiImage(path, 0, path.name, ""))
-        dataset = RoiDataset("set", ("x",), {"train": tuple(images)})
-        hashing.LARGE, hashing.IMAGES_PER_UNIT = 1, -(-files // 8)
-        units = hash_units(
-            "set", dataset, Settings(num_workers=1, no_cache=True), partial(write_list, folder)
-        )
-        run = RoiRun.create(folder, {"engine": "slurm"}, units)
-        command = [sys.executable, "-m", "histobench.cli.main", "worker", "roi", str(run.path)]
-        command += ["--kinds", "hash"]
-        began = time.perf_counter()
-        for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(workers)]:
-            process.wait()
-        took = time.perf_counter() - began
-        assert all(run.output(unit.id) is not None for unit in units)
-    return took
 
 
 def report(images: int, encoders: int) -> None:
@@ -224,7 +144,6 @@ def main() -> int:
     parser.add_argument("--images", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--encoders", type=int, default=50)
     parser.add_argument("--outputs", type=int, default=20_000)
-    parser.add_argument("--hashed", type=int, default=40_000)
     args = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for images in args.images:
@@ -235,14 +154,6 @@ def main() -> int:
             f"{facts['bytes'] / 1e6:.0f} MB on disk; a unit's images read in {1000 * facts['read']:.0f} ms",
             flush=True,
         )
-        facts = lists_at(images)
-        print(
-            f"{images:>10,} images shared out to be hashed in {facts['plan']:.1f} s, {facts['units']:.0f} "
-            f"units, {facts['bytes'] / 1e6:.0f} MB on disk; {facts['gib']:.2f} GiB beside the dataset's",
-            flush=True,
-        )
-    for workers in (1, 2):
-        print(f"{args.hashed:,} files hashed by {workers} workers in {hashed_by(workers, args.hashed):.1f} s")
     took = outputs_of(args.outputs)
     print(
         f"{args.outputs:,} outputs: written in {took['write']:.1f} s, status in {took['status']:.1f} s "

@@ -41,8 +41,7 @@ class WorkerFlags:
     )
     digest: str = option("SHA-256 of the only list of units to work on", default="", default_text="any")
     kinds: tuple[str, ...] = option(
-        "roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
-        "mint and consult: play",
+        "roi: prepare, shards, features, episodes, evaluate, splits, compare, report; mint and consult: play",
         default=(),
         default_text="all",
     )

@@ -219,8 +219,7 @@ class _Driver:
         gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
         run = self._folder
         gpus = gpus if run.on_device else 0
-        there = (*run.beside_device, *run.on_device)
-        wanted = [_Slot(there, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
+        wanted = [_Slot(run.on_device, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
         # With GPUs the cores do the rest meanwhile; without, they do everything.
         kinds = tuple(kind for kind in run.kinds if kind not in run.on_device) if gpus else run.kinds
         useful = min(cores - gpus, max(1, self._agenda.left))  # more would start for nothing
@@ -337,7 +336,7 @@ class _Driver:
 
 #: Names of the jobs that runs have.
 AGENTS = "agents"
-STEPS = ("hash", "prepare", "shards", "evaluate", "collect", AGENTS)
+STEPS = ("prepare", "shards", "evaluate", "collect", AGENTS)
 #: Keys for the workers of a run, until it has ended.
 KEYS = "keys.json"
 _DEVICES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")

@@ -94,8 +94,8 @@ class Unit:
 def kind_of(name: str) -> str:
     """The kind of the unit with this name.
 
-    >>> kind_of("hash-0a1b2c")
-    'hash'
+    >>> kind_of("prepare-0a1b2c")
+    'prepare'
     """
     return name.partition("-")[0]
 
@@ -150,9 +150,8 @@ class RunFolder:
     runs: ClassVar[str] = "work/runs"
     #: Kinds of units, in the order in which one worker would do them.
     kinds: ClassVar[tuple[str, ...]]
-    #: Of these: what only workers with a device do, and what they do besides.
+    #: Of these: what only workers with a device do.
     on_device: ClassVar[tuple[str, ...]] = ()
-    beside_device: ClassVar[tuple[str, ...]] = ()
     #: What finds more units, and what it finds. What needs the one waits for the other as well.
     finding: ClassVar[tuple[str, ...]] = ()
     found: ClassVar[tuple[str, ...]] = ()

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import locate
-from histobench.roi.data.roi_dataset import RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features import assemble as assembling
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.cache import content_hashes
-from histobench.roi.features.cache.content_hashes import ContentHashes
+from histobench.roi.features.cache.content_hashes import ContentHashes, take_inventory
 from histobench.roi.features.cache.row_cache import (
     RowCache,
     is_intact,
@@ -30,6 +31,7 @@ from histobench.roi.features.cache.row_cache import (
 )
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.fingerprint import describe_transform, fingerprint
+from histobench.roi.features.loading.loader import open_pool
 
 DESCRIPTION = {"encoder": "e", "dim": 4}
 
@@ -243,3 +245,32 @@ def test_rows_computed_twice_are_the_same_for_every_reader(tmp_path: Path) -> No
         cache.gather(keys_of(1, 2), into)
     np.testing.assert_array_equal(out[0], out[1])
     np.testing.assert_array_equal(out[0], out[2])
+
+
+class SlowPool:
+    """Workers that take longer than a file needs to be settled."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def submit(self, *job: Any) -> None:
+        time.sleep(content_hashes.SETTLED_NS / 1e9 + 0.1)
+        self._pool.submit(*job)
+
+    def check(self) -> None:
+        self._pool.check()
+
+
+@pytest.mark.slow
+def test_a_file_that_changed_just_before_it_was_read_is_not_trusted_because_the_others_took_long(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
+    dataset = RoiDataset("d", ("x",), {"test": (RoiImage(path, 0, "a", ""),)})
+    with closing(open_pool(0)) as pool:
+        for remembered in (False, True):  # the second time nothing has changed it again
+            take_inventory(dataset, SlowPool(pool), tmp_path / "node").close()  # type: ignore[arg-type]
+            with closing(content_hashes.ContentHashes(tmp_path / "node")) as table:
+                ((known,),) = table.known([locate(path)])
+            assert (known is not None) == remembered

@@ -75,7 +75,7 @@ def specs(plan: Plan) -> dict[str, str]:
     """Kind -> what its units are told to do."""
     found: dict[str, list[Any]] = {}
     for unit in units_of(plan, {"d": DATASET}, whole=True):
-        if unit.kind not in ("hash", "features"):  # features are what `prepare` describes
+        if unit.kind != "features":  # features are what `prepare` describes
             found.setdefault(unit.kind, []).append([unit.encoder, unit.spec])
     return {kind: json.dumps(told, sort_keys=True, default=str) for kind, told in found.items()}
 

@@ -33,7 +33,6 @@ from histobench.roi.encoders.registry import check_distinct_weights, require_enc
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
-from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
@@ -82,7 +81,6 @@ def extract(
     save_dir: str | Path,
     *,
     progress: Progress | None = None,
-    hashed: HashedImages | None = None,
     **settings: Any,
 ) -> list[Extraction]:
     """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
@@ -93,7 +91,6 @@ def extract(
     with a chance of 95 % (300 of a large set).
     `no_cache` neither uses cached features nor keeps any. With `stage` ("local", or a folder by its full
     path) images are copied to this machine's own disk before they are decoded, and removed from there.
-    `hashed` is what other processes have found out about the images (`distinct_paths` of the dataset).
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (see `core.folders.cache_dir`) as they are made, so that a killed run goes on where it
@@ -113,7 +110,7 @@ def extract(
     require_encoders({item.name: item.unresolved() for item in recipes})
     check_labels(item.name for item in recipes)
     _check_weights(recipes)
-    return _Run(dataset, given, Path(save_dir), chosen, progress or Silent(), hashed).result()
+    return _Run(dataset, given, Path(save_dir), chosen, progress or Silent()).result()
 
 
 def plan_extraction(
@@ -121,13 +118,12 @@ def plan_extraction(
     recipes: Sequence[EncoderRecipe],
     save_dir: Path,
     settings: Settings,
-    hashed: HashedImages | None = None,
 ) -> ExtractionPlan:
     """What `extract` would compute, and how, for other processes to do."""
     check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
     check_labels(item.name for item in recipes)
     _check_weights(recipes)
-    return _Run(dataset, recipes, save_dir, settings, Silent(), hashed).plan()
+    return _Run(dataset, recipes, save_dir, settings, Silent()).plan()
 
 
 def _check_own_files(planned: Sequence[PlannedEncoder]) -> None:
@@ -164,7 +160,6 @@ class _Run:
         save_dir: Path,
         settings: Settings,
         progress: Progress,
-        hashed: HashedImages | None,
     ) -> None:
         self.began = time.perf_counter()
         self.dataset = dataset
@@ -172,7 +167,6 @@ class _Run:
         self.save_dir = save_dir
         self.settings = settings
         self.progress = progress
-        self.hashed = hashed
         self.device = resolve_device(settings.devices[0])
         self.root = cache_dir()
         # A database is no file for several machines; what it remembers costs time to find out, no more.
@@ -191,7 +185,7 @@ class _Run:
         with self._pool() as pool:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1, thread_name_prefix="histobench-inventory") as background:
-                hashing = background.submit(take_inventory, self.dataset, pool, self._memory, self.hashed)
+                hashing = background.submit(take_inventory, self.dataset, pool, self._memory)
                 made = [self._stand_in(item) or self._built(item) for item in self.given]
                 inventory = hashing.result()
             for text in copies_in(self.dataset, inventory.keys):
@@ -472,7 +466,7 @@ class _Run:
         One encoder is in memory at a time; one that cannot be made is among the failures.
         """
         with self._pool() as pool:
-            inventory = take_inventory(self.dataset, pool, self._memory, self.hashed)
+            inventory = take_inventory(self.dataset, pool, self._memory)
         planned: list[PlannedEncoder] = []
         missing: list[list[bytes]] = []
         failures: dict[str, str] = {}

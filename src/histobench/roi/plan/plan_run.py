@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -25,7 +24,6 @@ from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import CLASS, PATIENT, ROBUSTNESS, UNTRAINED, ZERO_SHOT, canonical_task
-from histobench.roi.units.hashing import write_list
 from histobench.roi.units.local_engine import LocalEngine
 from histobench.roi.units.roi_run import EVALUATED, REPORT, RoiRun
 from histobench.roi.units.status import check_free, differences
@@ -121,8 +119,7 @@ def run_plan(
         check_prompts(plan, loaded)
         check_patients(plan, loaded)
         write_dataset_notes(plan)
-        on_list = partial(write_list, plan.results)
-        units = units_of(plan, loaded, whole=engine.whole, on_list=on_list)
+        units = units_of(plan, loaded, whole=engine.whole)
         before = RoiRun.latest(plan.results)
         folder = RoiRun.create(plan.results, values, units)
         if engine.whole:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import GIVEN, DatasetEntry, Options, Plan
 from histobench.roi.task_catalogue import DEFAULT_TASKS, FINE_TUNE, ON_IMAGES, UNTRAINED, canonical_task
-from histobench.roi.units.hashing import hash_units
 from histobench.roi.units.roi_run import EVALUATED, REPORT
 from histobench.work.run_folder import Unit
 
@@ -192,12 +191,10 @@ def units_of(
     datasets: Mapping[str, RoiDataset],
     *,
     whole: bool,
-    on_list: Callable[[str, bytes], None] = lambda images, data: None,
 ) -> list[Unit]:
     """The units of a plan in the order in which one worker does them.
 
     With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
-    `on_list` gets the lists of images that units of a large dataset are about, to write them down.
     """
     if not whole:
         plan = with_full_paths(plan)
@@ -224,11 +221,7 @@ def units_of(
         ]
         if not tasks:
             continue
-        # Features from elsewhere come without images.
-        computed = any(map(is_computed, plan.encoders))
-        hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list) if computed else []
-        needs = tuple(unit.id for unit in hashing)
-        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole), needs)
+        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole))
         features = {
             encoder: Unit(
                 "features",
@@ -245,7 +238,7 @@ def units_of(
             unit = features[encoder]
             spec = {**unit.spec, "parts": joined}
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
-        units += [*hashing, prepare, *features.values()]
+        units += [prepare, *features.values()]
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)

@@ -18,7 +18,6 @@ from histobench.core.progress import Progress
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, listing
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import is_computed, names_features
-from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import extract, plan_extraction
 from histobench.roi.features.fingerprint import versions
@@ -36,7 +35,7 @@ from histobench.roi.features.shard_plan import (
     write_features,
 )
 from histobench.roi.options import Settings
-from histobench.roi.units.hashing import hashes_of, order_of, read_images, read_keys, write_images, write_keys
+from histobench.roi.units.planned_images import order_of, read_images, read_keys, write_images, write_keys
 from histobench.roi.units.unchanged import inputs_of, stamp_of
 from histobench.work.run_folder import DONE, FOUND, RunFolder, Unit, write_lines
 
@@ -57,12 +56,11 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
         folder.finish(unit, failures={}, extractions={}, versions=versions())
         return
     dataset = DatasetSource.from_note(spec["source"]).load()
-    hashed = hashes_of(folder, unit, dataset)
     if spec["whole"]:
         inputs = inputs_of(dataset, spec)  # now: what changes from here on is not what was used
-        _extract_whole(folder, unit, dataset, recipes, progress, hashed, inputs)
+        _extract_whole(folder, unit, dataset, recipes, progress, inputs)
         return
-    plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]), hashed)
+    plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]))
     images = folder.part("images") / f"{unit.id}.jsonl"
     begins = write_images(images, (shard.keys for shard in plan.shards), plan.refs)
     keys = folder.part("images") / f"{unit.id}.keys"
@@ -345,16 +343,15 @@ def _extract_whole(
     dataset: RoiDataset,
     recipes: Sequence[EncoderRecipe],
     progress: Progress,
-    hashed: HashedImages | None,
     inputs: str,
 ) -> None:
     """All encoders in one pass over the images; if one of them is at fault, each alone."""
     failures: dict[str, str] = {}
-    done = _extracted(unit, dataset, recipes, progress, hashed, failures if len(recipes) == 1 else None)
+    done = _extracted(unit, dataset, recipes, progress, failures if len(recipes) == 1 else None)
     if done is None:
         done = []
         for recipe in recipes:
-            done += _extracted(unit, dataset, [recipe], progress, hashed, failures) or []
+            done += _extracted(unit, dataset, [recipe], progress, failures) or []
     device = unit.spec["settings"]["device"]
     # Of several devices that share the images only the first is timed.
     timed = "" if device and "," in device else device_name(_resolved(device))
@@ -376,7 +373,6 @@ def _extracted(
     dataset: RoiDataset,
     recipes: Sequence[EncoderRecipe],
     progress: Progress,
-    hashed: HashedImages | None,
     failures: dict[str, str] | None,
 ) -> list[Extraction] | None:
     """What was extracted; None where it failed, which is added to `failures`."""
@@ -387,7 +383,6 @@ def _extracted(
             Path(unit.spec["save_dir"]),
             **unit.spec["settings"],
             progress=progress,
-            hashed=hashed,
         )
     except DiskFullError:
         raise

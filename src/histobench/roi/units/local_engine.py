@@ -41,11 +41,11 @@ class LocalEngine:
         worker = UnitWorker(folder, display.progress, display.say)
 
         def before(units: Sequence[Unit]) -> None:
-            if units[0].kind in ("hash", "prepare"):
+            if units[0].kind == "prepare":
                 display.before_extraction()
 
         def after(units: Sequence[Unit]) -> None:
-            if units[0].kind in ("hash", "prepare"):
+            if units[0].kind == "prepare":
                 display.after_extraction()
 
         if _processes(folder) > 1:

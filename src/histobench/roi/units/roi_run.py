@@ -11,11 +11,10 @@ from histobench.core.progress import Progress
 from histobench.work.clusters import MOST_TASKS
 from histobench.work.run_folder import DONE, JobArray, RunFolder, Unit, Worker
 
-#: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
-#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
-#: and `splits` are tasks on features; `network` is a task that runs an encoder on images; `compare`
-#: puts the encoders of one dataset and task side by side.
-KINDS = ("hash", "prepare", "shards", "network", "features", "evaluate", "splits", "compare")
+#: `prepare` hashes the images and decides how features are computed; `shards` computes rows for the cache;
+#: `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on features; `network` is a
+#: task that runs an encoder on images; `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("prepare", "shards", "network", "features", "evaluate", "splits", "compare")
 #: Units of one task of one encoder.
 EVALUATED = ("evaluate", "network")
 #: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
@@ -31,12 +30,11 @@ NETWORK_SECONDS = 600.0
 
 
 class RoiRun(RunFolder):
-    """A plan as units: images hashed, features computed and written, tasks evaluated and compared."""
+    """A plan as units: features computed and written, tasks evaluated and compared."""
 
     track = "roi"
     kinds = KINDS
     on_device = ("prepare", "shards", "network")
-    beside_device = ("hash",)
     finding = ("prepare",)
     found = ("shards",)
     at_once = {"shards": 4}  # noqa: RUF012 - declared in the base class
@@ -61,7 +59,7 @@ class RoiRun(RunFolder):
         title = " x ".join(part for part in parts if part)
         if unit.kind == "compare":
             return f"{title}: encoders compared by {unit.spec['task']}"
-        return f"{title}: features" if unit.kind in ("hash", "prepare", "shards", "features") else title
+        return f"{title}: features" if unit.kind in ("prepare", "shards", "features") else title
 
     def forget_failures(self) -> int:
         """Let what failed be tried again; how many units that are."""
@@ -77,23 +75,20 @@ class RoiRun(RunFolder):
         return len(again)
 
     def steps(self) -> list[JobArray]:
-        """One that prepares, an array that computes, an array that evaluates, one that collects.
-
-        For large datasets there is an array that hashes images before all of them.
-        """
+        """One that prepares, an array that computes, an array that evaluates, one that collects."""
         units = self.units()
-        hashing = [unit.seconds or 0.0 for unit in units if unit.kind == "hash"]
         planning = sum(unit.kind == "prepare" for unit in units)
         computing = sum(unit.seconds or 0.0 for unit in units if unit.kind == "features")
         computing += sum(
             max(unit.seconds or 0.0, NETWORK_SECONDS) for unit in units if unit.kind == "network"
         )
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
-        # What an array that was cut short has left, no one else would hash, and preparing waits for it.
-        preparing = ("hash", "prepare") if hashing else ("prepare",)
         return [
-            *([JobArray("hash", ("hash",), _tasks(sum(hashing)))] if hashing else []),
-            *([JobArray("prepare", preparing, min(planning, MOST_TASKS), True, False)] if planning else []),
+            *(
+                [JobArray("prepare", ("prepare",), min(planning, MOST_TASKS), True, False)]
+                if planning
+                else []
+            ),
             JobArray("shards", ("shards", "network"), _tasks(computing), on_device=True),
             JobArray("evaluate", EVALUATING, _tasks(evaluating)),
             JobArray("collect", ("compare", REPORT), 1, is_shared=False),

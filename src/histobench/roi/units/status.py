@@ -146,7 +146,7 @@ def _hung(folder: RunFolder, unit: Unit, holder: Mapping[str, Any], state: str) 
 
 
 def _encoders(unit: Unit) -> list[str]:
-    """A unit of several encoders counts for each; hashing, preparing and comparing are of none."""
+    """A unit of several encoders counts for each; preparing and comparing are of none."""
     return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or f"({unit.kind})"]
 
 

@@ -18,7 +18,7 @@ from histobench.roi.features.cache.content_hashes import distinct_paths
 from histobench.roi.features.fingerprint import LIBRARIES, fingerprint, versions
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.task_catalogue import ZERO_SHOT
-from histobench.roi.units.hashing import order_of
+from histobench.roi.units.planned_images import order_of
 from histobench.work.run_folder import DONE, RunFolder, Unit
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.files import patiently
-from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit, kind_of
+from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
@@ -88,8 +88,7 @@ class UnitWorker:
         """Whether it waits for something that failed; the failure itself is reported there."""
         if unit.kind == "features":  # which tells of its own encoder alone
             return False
-        # Images whose hashing failed are hashed where the dataset is prepared.
-        outputs = ((need, self.folder.output(need)) for need in unit.needs if kind_of(need) != "hash")
+        outputs = ((need, self.folder.output(need)) for need in unit.needs)
         failed = [need for need, output in outputs if output is not None and output["state"] != DONE]
         # What is there is compared; with nothing of it there is nothing to be done.
         is_blocked = len(failed) == len(unit.needs) if unit.kind == "compare" else bool(failed)
@@ -98,11 +97,6 @@ class UnitWorker:
         return is_blocked
 
     def _perform_one(self, unit: Unit) -> None:
-        from histobench.roi.units.hashing import hash_unit
-
-        if unit.kind == "hash":  # without what follows, which takes seconds to be there
-            hash_unit(self.folder, unit, self._progress)
-            return
         from histobench.roi.units import comparing, extraction
         from histobench.roi.units.evaluating import evaluate_on_network, evaluate_splits
 

@@ -6,23 +6,18 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, Stamp, locate
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.loading.job import Failure, Hashed
 from histobench.roi.features.loading.loader import Hashing, Pool
-
-T = TypeVar("T")
 
 #: A file changed this shortly before it was hashed may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000
@@ -52,34 +47,21 @@ class ContentHashes:
             self.close()
             self._base = _for_reading(folder / "content-hashes.sqlite")
 
-    def known(
-        self, refs: Sequence[ImageRef], hashed: HashedImages | None = None
-    ) -> Iterator[list[Hashed | None]]:
-        """Portion by portion, stamp and hash of each image whose file is still what it was.
-
-        `hashed` is what others have found out about the same images; the table is asked for the rest.
-        """
+    def known(self, refs: Sequence[ImageRef]) -> Iterator[list[Hashed | None]]:
+        """Portion by portion, stamp and hash of each image whose file is still what it was."""
         self._finish()
         names = [_full_name(ref.file) for ref in refs]
-        asked = names if hashed is None else [names[at] for at in hashed.unknown()]
-        kept = self._rows(list(dict.fromkeys(asked)))
+        kept = self._rows(list(dict.fromkeys(names)))
         for start in range(0, len(refs), PORTION):
             part = slice(start, start + PORTION)
-            if not kept and hashed is None:  # nothing to compare with: the reader of a file takes its stamp
+            if not kept:  # nothing to compare with: the reader of a file takes its stamp
                 yield [None] * len(refs[part])
                 continue
             stamps = [stamp_of(ref) for ref in refs[part]]
             rows = (kept.get((name, ref.offset)) for name, ref in zip(names[part], refs[part], strict=True))
-            keys = [
-                row[4] if row is not None and row[:4] == stamp else None
-                for row, stamp in zip(rows, stamps, strict=True)
-            ]
-            if hashed is not None:
-                stored_keys = hashed[part].found(stamps)
-                keys = [mine or theirs for mine, theirs in zip(keys, stored_keys, strict=True)]
             yield [
-                (stamp, key) if stamp is not None and key is not None else None
-                for stamp, key in zip(stamps, keys, strict=True)
+                (stamp, row[4]) if stamp is not None and row is not None and row[:4] == stamp else None
+                for stamp, row in zip(stamps, rows, strict=True)
             ]
 
     def remember(self, hashed: Iterable[tuple[ImageRef, Hashed]], *, began: int) -> None:
@@ -189,17 +171,15 @@ def distinct_paths(dataset: RoiDataset) -> list[Path]:
 
 
 @collector_paused()
-def take_inventory(
-    dataset: RoiDataset, pool: Pool, memory: Path, hashed: HashedImages | None = None
-) -> HashInventory:
-    """Hash every image that has changed since it was last hashed, here or (`hashed`) elsewhere."""
+def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> HashInventory:
+    """Hash every image that has changed since it was last hashed."""
     paths = distinct_paths(dataset)
     places, refs, unreadable = _located(paths)
     table = ContentHashes(memory)
     keys: dict[Path, bytes] = {}
     sources: dict[bytes, ImageRef] = {}
     try:
-        results = _hashes(refs, pool, table, hashed and hashed[places], keep=itemgetter(1))
+        results = _hashes(refs, pool, table)
     except BaseException:
         table.close()
         raise
@@ -218,38 +198,11 @@ def content_keys(paths: Sequence[Path], pool: Pool, memory: Path) -> list[bytes]
     if unreadable:
         raise HistobenchError(next(iter(unreadable.values())))
     with closing(ContentHashes(memory)) as table:
-        found = _hashes(refs, pool, table, None, keep=itemgetter(1))
+        found = _hashes(refs, pool, table)
     for path, key in zip(paths, found, strict=True):
         if isinstance(key, Failure):
             raise HistobenchError(f"{path}: {key.reason}")
     return [key for key in found if not isinstance(key, Failure)]
-
-
-def hash_images(
-    paths: Sequence[Path],
-    pool: Pool,
-    memory: Path,
-    hashed: HashedImages | None = None,
-    advance: Callable[[int], None] = lambda count: None,
-) -> HashedImages:
-    """Stamps and hashes of these images, for another process; of what cannot be read now nothing is said.
-
-    Nor of a file that was changed a moment ago, which is trusted no more than in the table. `hashed` is what
-    was found out about the same images before. `advance` is called for every portion.
-    """
-    found: list[Hashed | None] = [None] * len(paths)
-    with closing(ContentHashes(memory)) as table:
-        for start in range(0, len(paths), PORTION):
-            portion = paths[start : start + PORTION]
-            settled = time.time_ns() - SETTLED_NS
-            places, refs, _ = _located(portion)
-            before = hashed and hashed[start : start + PORTION][places]
-            results = _hashes(refs, pool, table, before, keep=lambda hashed: hashed)
-            for place, result in zip(places, results, strict=True):
-                if not isinstance(result, Failure) and max(result[0][1:3]) < settled:
-                    found[start + place] = result
-            advance(len(portion))
-    return HashedImages.of(found)
 
 
 def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict[Path, str]]:
@@ -266,27 +219,20 @@ def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict
     return places if unreadable else range(len(paths)), refs, unreadable
 
 
-def _hashes(
-    refs: Sequence[ImageRef],
-    pool: Pool,
-    table: ContentHashes,
-    hashed: HashedImages | None,
-    *,
-    keep: Callable[[Hashed], T],
-) -> list[T | Failure]:
-    """What is kept of stamp and hash of each image, or why it cannot be read."""
+def _hashes(refs: Sequence[ImageRef], pool: Pool, table: ContentHashes) -> list[bytes | Failure]:
+    """The hash of each image, or why it cannot be read."""
     hashing = Hashing(pool)
     began = time.time_ns()
-    results: list[T | Failure | None] = []
+    results: list[bytes | Failure | None] = []
     unknown: list[int] = []
-    for portion in table.known(refs, hashed):  # the workers have begun to hash while this looks at the next
+    for portion in table.known(refs):  # the workers have begun to hash while this looks at the next
         new = [at for at, known in enumerate(portion, len(results)) if known is None]
-        results += [None if known is None else keep(known) for known in portion]
+        results += [None if known is None else known[1] for known in portion]
         hashing.put([refs[at] for at in new])
         unknown += new
     found = hashing.results()
     for at, result in zip(unknown, found, strict=True):
-        results[at] = result if isinstance(result, Failure) else keep(result)
+        results[at] = result if isinstance(result, Failure) else result[1]
     new_ones = [
         (refs[at], result)
         for at, result in zip(unknown, found, strict=True)
