@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -72,15 +72,9 @@ def test_simple_shot_draws_its_support_with_a_seed() -> None:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no neighbours": (KNN(0), "n_neighbors: expected a whole number of at least 1, found 0"),
-    "neighbours as text": (KNN("5"), "n_neighbors: .* found '5'"),  # type: ignore[arg-type]
-    "neighbours in parts": (KNN(2.5), "n_neighbors: .* found 2.5"),  # type: ignore[arg-type]
     "a cost that is no number": (LinearProbe(float("nan")), "cost: expected a number above 0, found nan"),
-    "a cost of text": (LinearProbe("x"), "cost: .* found 'x'"),  # type: ignore[arg-type]
-    "a cost below 0": (LinearProbe(-1), "cost: .* found -1"),
     "no iterations": (LinearProbe(max_iter=0), "max_iter: expected a whole number of at least 1, found 0"),
-    "iterations in parts": (LinearProbe(max_iter=1.5), "max_iter: .* found 1.5"),  # type: ignore[arg-type]
     "no shots": (SimpleShot(0), "n_shot: expected a whole number of at least 1, found 0"),
-    "a seed of text": (SimpleShot(random_state="x"), "random_state: .* found 'x'"),  # type: ignore[arg-type]
     "a seed below 0": (SimpleShot(random_state=-1), "random_state: .* at least 0, found -1"),
 }
 
@@ -95,17 +89,6 @@ def test_a_wrong_parameter_is_refused_when_it_is_fitted(estimator: Any, message:
     assert not [name for name in vars(estimator) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         estimator.predict(x)
-
-
-@pytest.mark.slow
-def test_numpys_numbers_are_parameters() -> None:
-    x, y, _ = _data()
-    for given, plain in (
-        (KNN(np.int64(5)), KNN(5)),
-        (LinearProbe(np.float32(100), max_iter=np.int16(500)), LinearProbe(100, max_iter=500)),
-        (SimpleShot(np.uint8(3), random_state=np.int64(1)), SimpleShot(3, random_state=1)),
-    ):
-        np.testing.assert_array_equal(given.fit(x, y).predict_proba(x), plain.fit(x, y).predict_proba(x))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
@@ -125,14 +108,6 @@ def test_a_fit_that_fails_changes_nothing(estimator: Any) -> None:
     assert vars(fitted).keys() == kept.keys()
     again = fitted.predict_proba(pd.DataFrame(x, columns=fitted.feature_names_in_))
     np.testing.assert_array_equal(again, known)
-
-
-def test_a_parameter_that_is_set_after_the_fit_is_checked_too() -> None:
-    x, y, _ = _data()
-    fitted = KNN(5).fit(x, y).set_params(n_neighbors=0)
-    with pytest.raises(ValueError, match="n_neighbors: expected"):
-        fitted.predict(x)
-    assert (fitted.set_params(n_neighbors=3).predict(x) == KNN(3).fit(x, y).predict(x)).all()
 
 
 @pytest.mark.slow
@@ -162,20 +137,7 @@ def numbers_of(labels: np.ndarray) -> np.ndarray:
     return np.array([ord(label) - ord("a") for label in labels])
 
 
-def test_a_grid_is_searched_over_groups() -> None:
-    x, y, groups = _data()
-    search = GridSearchCV(KNN(), {"n_neighbors": [1, 15]}, cv=GroupKFold(3)).fit(x, y, groups=groups)
-    scores = [cross_val_score(KNN(k), x, y, groups=groups, cv=GroupKFold(3)).mean() for k in (1, 15)]
-    assert search.best_params_ == {"n_neighbors": (1, 15)[int(np.argmax(scores))]}
-
-
 def test_a_probe_that_has_not_converged_says_so() -> None:
     x, y, _ = _data()
     with pytest.warns(ConvergenceWarning, match="not converged after 1 iterations; raise max_iter"):
         LinearProbe(100, max_iter=1).fit(x, y)
-
-
-def test_labels_of_several_kinds_are_refused() -> None:
-    x, _, _ = _data()
-    with pytest.raises(ValueError, match="y: labels of several kinds"):
-        KNN().fit(x, np.array(["a", 1, None] * 50, dtype=object))

@@ -16,8 +16,6 @@ from PIL import Image
 
 import histobench as hb
 from histobench.api.features import TemporaryResults
-from histobench.api.validation import label_array
-from histobench.core.parameters import InvalidParameterError, positive_number
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import COLUMNS
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
@@ -153,15 +151,6 @@ def test_columns_of_any_kind_are_read(frame: pd.DataFrame, change: Any) -> None:
     pd.testing.assert_frame_equal(hb.load_dataset(doubled).to_frame(), expected)
 
 
-def test_paths_may_be_path_objects_or_bytes_and_labels_numbers(frame: pd.DataFrame) -> None:
-    expected = hb.load_dataset(frame).to_frame()["image"].tolist()
-    for kind in (Path, str.encode):
-        given = frame.assign(path=[kind(path) for path in frame["path"]], label=[0, 1] * 12)  # type: ignore[operator]
-        data = hb.load_dataset(given)
-        assert data.to_frame()["image"].tolist() == expected
-        assert data.classes == ("0", "1")
-
-
 @pytest.mark.slow
 def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.loc[5, "path"] = str(tmp_path / "gone.png")
@@ -177,33 +166,6 @@ def test_patients_keep_their_numbers_where_one_is_missing(frame: pd.DataFrame, k
     frame["patient"] = pd.Series([None, *range(1, len(frame))], dtype=kind)
     groups = hb.load_dataset(frame).to_frame()["group"]
     assert set(groups.dropna()) == {str(number) for number in range(1, len(frame))}
-
-
-def test_rows_are_counted_also_where_a_cell_has_two_lines(frame: pd.DataFrame) -> None:
-    frame["label"] = ["x\ny", "b"] * 12
-    frame.loc[7, "split"] = "foo"
-    with pytest.raises(hb.HistobenchError, match=r"^source: row 7 of the DataFrame: split 'foo'"):
-        hb.load_dataset(frame)
-
-
-@pytest.mark.slow
-def test_a_source_stays_where_it_was(
-    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    frame.to_csv("mine.csv", index=False)
-    data = hb.load_dataset("mine.csv")
-    (tmp_path / "below").mkdir()
-    monkeypatch.chdir(tmp_path / "below")
-    assert data.check().errors == ()
-    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20, num_workers=0)
-    assert bench.datasets == ("mine",)
-
-
-@pytest.mark.parametrize("columns", ["lot", ["lot"], "LOT"])
-def test_one_site_column_may_be_a_string(frame: pd.DataFrame, columns: Any) -> None:
-    data = hb.load_dataset(frame.assign(lot="7"), site_columns=columns)
-    assert data.roi.splits["test"][0].sites == (("lot", "7"),)
 
 
 def test_the_names_of_columns_stand_in_the_docs() -> None:
@@ -232,14 +194,6 @@ def test_the_names_of_columns_stand_in_the_docs() -> None:
 def test_a_run_names_the_parameter_that_is_wrong(frame: pd.DataFrame, given: Any, message: str) -> None:
     with pytest.raises(hb.HistobenchError, match=message):
         hb.run(**{"data": frame, "encoders": "tiny-vl", "tasks": "proto", **given})
-
-
-@pytest.mark.parametrize("ask", [hb.run, hb.extract])
-def test_a_dataframe_is_called_as_the_parameter_that_held_it(frame: pd.DataFrame, ask: Any) -> None:
-    with pytest.raises(hb.HistobenchError, match=r"^data: the DataFrame has no split column"):
-        ask(frame.drop(columns="split"), "tiny-vl")
-    with pytest.raises(hb.HistobenchError, match=r"^data: the DataFrame has no column 'label'"):
-        ask(frame.drop(columns="label"), "tiny-vl")
 
 
 @pytest.mark.parametrize("ask", [hb.run, hb.extract])
@@ -304,13 +258,6 @@ def test_one_encoder_may_be_a_string_and_a_task_in_any_case(bench: hb.Benchmark)
     axes = bench.plot.confusion("one", "knn")
     assert axes.get_title() == "one, KNN"
     matplotlib.pyplot.close(axes.figure)
-
-
-def test_what_belongs_to_another_kind_of_encoder_is_refused() -> None:
-    with pytest.raises(hb.HistobenchError, match=r"^weights: the model has its weights already"):
-        hb.create_encoder(lambda images: images, weights="x.pt")
-    with pytest.raises(hb.HistobenchError, match=r"^transform, label: only for a torch\.nn\.Module"):
-        hb.create_encoder("tiny-vl", label="mine")
 
 
 @pytest.mark.slow
@@ -385,27 +332,6 @@ def test_other_parameters_of_a_dataset_are_checked(frame: pd.DataFrame, given: A
         hb.load_dataset(frame, **given)
 
 
-def test_a_regular_expression_may_go_over_several_lines(frame: pd.DataFrame) -> None:
-    data = hb.load_dataset(frame, group_regex="(?x) (p\\d+)  # the patient\n _")
-    assert set(data.to_frame()["group"]) == {f"p{number}" for number in range(6)}
-
-
-def test_a_class_map_is_asked_for_by_its_parameter(frame: pd.DataFrame) -> None:
-    with pytest.raises(hb.HistobenchError, match="give a class map \\(`classes`\\)"):
-        hb.load_dataset(frame.assign(label=[0, 99_999] * 12))
-
-
-def test_workers_of_a_check_are_a_number(frame: pd.DataFrame) -> None:
-    with pytest.raises(hb.HistobenchError, match=r"^workers: expected a whole number"):
-        hb.load_dataset(frame).check(workers="x")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_a_source_that_no_file_can_be_called_does_not_exist() -> None:
-    with pytest.raises(hb.HistobenchError, match=r"a\.\.\. does not exist"):
-        hb.load_dataset("a" * 5000)
-
-
 @pytest.mark.slow
 def test_opened_results_stay_where_they_were(
     bench: hb.Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -443,22 +369,3 @@ def test_a_refused_setting_of_a_run_is_a_value_error_whatever_the_data_came_as(
         hb.run(source, "random-vit", tasks="KNN", results=tmp_path / "results", **{name: value})
     assert isinstance(refused.value, hb.HistobenchError)
     assert not str(refused.value).startswith("histobench.run")
-
-
-def test_missing_values_of_pandas_are_told_as_missing(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"image_path": ["a.png", None], "label": ["x", "y"], "split": ["train", "test"]})
-    with pytest.raises(hb.HistobenchError, match="row 1 of the DataFrame: no image_path"):
-        hb.load_dataset(frame.convert_dtypes())
-    odd = frame.fillna("b.png").set_index(pd.Index([pd.NA, 1], dtype=object))
-    assert hb.load_dataset(odd).classes == ("x", "y")
-
-
-def test_numbers_beyond_all_floats_are_refused() -> None:
-    with pytest.raises(InvalidParameterError, match="alpha: expected a finite number above 0"):
-        positive_number(10**400, "alpha")
-
-
-def test_labels_may_be_tensors_of_one_number_each() -> None:
-    torch = pytest.importorskip("torch")
-    labels = [torch.tensor(number) for number in (3, 1, 3)]
-    assert label_array(labels, "train_labels", 3).tolist() == [3, 1, 3]

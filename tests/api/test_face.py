@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,17 +57,6 @@ def bench(tiles: Path, own: str, tmp_path_factory: pytest.TempPathFactory) -> hb
         )
 
 
-def test_importing_is_light_and_names_are_lazy() -> None:
-    code = (
-        "import sys, histobench as hb; assert 'run' in dir(hb);"
-        "print(sorted(set(sys.modules) & {'torch', 'pandas', 'numpy', 'sklearn', 'rich'}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = hb.nothing  # type: ignore[attr-defined]
-
-
 @pytest.mark.slow
 def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
     data = hb.load_dataset(tiles)
@@ -78,30 +65,6 @@ def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
     assert data.check().errors == ()
     assert list(data.to_frame().columns) == ["image", "label", "class", "split", "group"]
     assert len(data.to_frame()) == len(data)
-
-
-@pytest.mark.slow
-def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
-    frame = hb.load_dataset(tiles).to_frame()
-    table = pd.DataFrame({"path": frame["image"], "label": frame["class"], "split": frame["split"]})
-    again = hb.load_dataset(table, name="mine")
-    assert again.name == "mine"
-    assert again.to_frame()["class"].tolist() == frame["class"].tolist()
-    with pytest.raises(hb.HistobenchError, match="no column 'label'"):
-        hb.load_dataset(table[["path"]])
-
-
-@pytest.mark.slow
-def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
-    table = bench.to_frame()
-    assert set(table["encoder"]) == {"colors", "tiny-vl"}
-    value = table.query("metric == 'balanced_accuracy' and task == 'KNN'")
-    assert len(value) == 2
-    assert (value["low"] <= value["value"]).all()
-    assert (value["value"] <= value["high"]).all()
-    assert (value["n"] == 36).all()
-    assert "colors" in bench._repr_html_()
 
 
 @pytest.mark.slow
@@ -236,39 +199,6 @@ def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
     del held
     gc.collect()
     assert not folder.exists()
-
-
-def test_an_option_that_does_not_exist_is_refused_by_python_itself() -> None:
-    with pytest.raises(TypeError, match="'n_neighbours'"):
-        hb.evaluate(np.zeros((4, 2)), np.zeros((4, 2)), n_neighbours=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="'datasets'"):
-        hb.run("tiles", "tiny-vl", datasets=["other"])  # type: ignore[call-arg]
-
-
-@pytest.mark.slow
-def test_an_encoder_embeds_pictures_arrays_and_paths(
-    tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = hb.create_encoder("tiny-vl", device="cpu")
-    paths = hb.load_dataset(tiles).to_frame()["image"].tolist()[:5]
-    from_paths = encoder.embed(paths, batch_size=2)
-    from_pictures = encoder.embed([Image.open(path) for path in paths])
-    from_arrays = encoder.embed(np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths]))
-    assert from_paths.shape == (5, encoder.dim)
-    assert np.allclose(from_paths, from_pictures, atol=1e-5)
-    assert np.allclose(from_paths, from_arrays, atol=1e-5)
-    assert encoder.embed(paths[0]).shape == (1, encoder.dim)
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32", num_workers=0).train
-    assert np.allclose(stored.X[:5], from_paths, atol=1e-4)
-
-
-def test_the_zoo_is_listed() -> None:
-    everyone = hb.list_encoders()
-    assert {spec.name for spec in hb.list_encoders(zero_shot=True)} < {spec.name for spec in everyone}
-    assert all(not spec.source.gated for spec in hb.list_encoders(open=True))
-    assert len(repr(everyone).splitlines()) == len(everyone)
-    assert everyone._repr_html_().count("<tr>") == len(everyone) + 1
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ import pytest
 import histobench as hb
 from histobench.api import plots
 from histobench.cli.main import main
-from histobench.consult import consult_runs
 from histobench.consult.reference_agents import POLICIES, RULES
 from histobench.consult.study_plan import ConsultRun, StudyPlan
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
@@ -159,12 +158,6 @@ def test_a_program_is_checked_by_mypy() -> None:
     assert (SOURCE / "py.typed").is_file()
 
 
-def test_a_slice_of_encoders_is_a_short_line_each() -> None:
-    shown = repr(hb.list_encoders()[:2])
-    assert len(shown.splitlines()) == 2
-    assert len(shown) < 160
-
-
 @pytest.fixture(scope="module")
 def features(tmp_path_factory: pytest.TempPathFactory) -> hb.FeatureSplits:
     folder = tmp_path_factory.mktemp("tiles")
@@ -214,12 +207,3 @@ def test_robustness_from_python_is_that_of_the_command_line(
         hb.robustness(features, columns="lot")
     with pytest.raises(hb.HistobenchError, match=r"^features: expected what hb.extract returned"):
         hb.robustness(3)  # type: ignore[arg-type]
-
-
-def test_the_module_of_consult_hands_out_its_names() -> None:
-    assert hb.consult.run is consult_runs.run
-    assert set(dir(hb.consult)) == set(hb.consult.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = hb.consult.nothing
-    agents = hb.consult.policies()["agent"]
-    assert agents.str.removeprefix("policy:").tolist() == list(POLICIES)

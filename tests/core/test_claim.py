@@ -103,16 +103,6 @@ def test_a_claim_is_not_renewed_beyond_its_limit(tmp_path: Path, monkeypatch: py
     assert try_claim(tmp_path / "c.json") is not None
 
 
-def test_a_look_at_a_claim_writes_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    claim = try_claim(path)
-    assert claim is not None
-    assert try_claim(path) is None  # this one may measure the clock of the disk
-    before = tmp_path.stat().st_mtime_ns
-    assert all(try_claim(path) is None for _ in range(20))
-    assert tmp_path.stat().st_mtime_ns == before
-
-
 def test_a_link_whose_reply_was_lost_counts_as_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 

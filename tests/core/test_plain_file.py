@@ -17,7 +17,6 @@ from histobench.core.files import (
     read_plain,
     read_plain_text,
 )
-from histobench.core.plain_data import parse_json
 
 
 @pytest.mark.parametrize("read", [read_plain, read_plain_text, open_plain])
@@ -101,24 +100,3 @@ def test_no_verb_takes_a_pipe_for_a_folder(
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "odd")
     assert str(tmp_path / "odd") in refused(command, tmp_path / "odd", capsys)
-
-
-def test_json_that_is_nested_too_deep_is_no_json() -> None:
-    """`json.loads`, which ruff forbids, raises a RecursionError; nobody expects one."""
-    with pytest.raises(ValueError, match="nested too deep"):
-        parse_json("[" * 100_000)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "9" * 100_000])
-def test_a_study_that_is_nested_too_deep_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    (tmp_path / "study.json").write_text(text)
-    assert main(["consult", "table", str(tmp_path)]) == 2
-    assert "study.json is not a Consult study" in capsys.readouterr().err
-
-
-def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "outcomes.csv").write_text("x\n")
-    assert main(["mint", "table", str(tmp_path / "outcomes.csv")]) == 2
-    assert "no finished episode in" in capsys.readouterr().err

@@ -194,67 +194,6 @@ def test_the_cache_is_in_the_folder_of_the_platform_or_where_it_was(
     assert cache_dir() == tmp_path / "mine"
 
 
-#: Claim files that somebody else put into a shared folder; the machine's own facts come first.
-HOSTILE_NOTES: list[Any] = [
-    *({"pid": pid} for pid in ("1", "x", -1, 0, None, [], {}, 1.5, True, 1 << 80, "1" * 10_000)),
-    {"pid": 1, "started": {"a": [1]}},
-    {"pid": 1 << 22, "id": ["x"] * 1000},
-]
-
-
-@pytest.mark.parametrize("note", HOSTILE_NOTES, ids=lambda note: str(note)[:30])
-def test_a_forged_claim_is_no_claim_and_breaks_nothing(note: dict[str, Any], tmp_path: Path) -> None:
-    write_json(tmp_path / "claim", {**claims._machine(), **note})
-    assert holder_of(tmp_path / "claim") is None
-    claim = try_claim(tmp_path / "claim")
-    assert claim is not None
-    claim.release()
-    assert not (tmp_path / "claim").exists()
-
-
-CONTENTS = {"junk": b"{", "list": b"[1]", "deep": b"[" * 100_000, "empty": b"", "binary": bytes(range(256))}
-
-
-@pytest.mark.parametrize("kind", [*CONTENTS, "pipe", "folder", "loop", "large"])
-def test_a_thing_in_the_place_of_a_claim_is_not_waited_for(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "claim"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "large":
-        with path.open("wb") as file:
-            file.truncate(1 << 40)
-    else:
-        path.write_bytes(CONTENTS[kind])
-    began = time.monotonic()
-    with exclusive(path):
-        pass
-    assert time.monotonic() - began < 20
-
-
-def test_a_link_in_the_place_of_a_claim_leaves_its_target_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "RENEWED", 0.01)
-    target = tmp_path / "precious"
-    target.write_text("{}")
-    os.utime(target, (1e9, 1e9))
-    claim = try_claim(tmp_path / "claim")
-    assert claim is not None
-    (tmp_path / "claim").unlink()
-    (tmp_path / "claim").symlink_to(target)
-    time.sleep(0.2)
-    claim.release()
-    os.utime(tmp_path / "claim", (1e9, 1e9), follow_symlinks=False)  # while it is new, it is waited for
-    with exclusive(tmp_path / "claim"):
-        pass
-    assert target.read_text() == "{}"
-    assert target.stat().st_mtime == 1e9
-
-
 def test_a_worker_waits_for_an_announced_file_and_a_disk_that_is_read_only_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,13 +21,3 @@ def test_every_file_and_folder_of_the_page_exists() -> None:
         and path.strip("/") not in names  # `presets.py`, beside a folder that was named before
     ]
     assert missing == []
-
-
-def test_names_in_the_answers_are_those_of_the_code() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    answers = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
-    assert len(answers) >= 4
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (TOP / "src").rglob("*.py"))
-    for name in ("simultaneous_pairs", "RunOptions", "open_terms", "CostTracker"):
-        assert name in "".join(answers)
-        assert f"def {name}(" in code or f"class {name}" in code

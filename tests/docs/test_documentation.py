@@ -265,15 +265,6 @@ def test_the_table_of_extras_is_whole() -> None:
     )
 
 
-def test_documentation_and_benchmarks_do_not_install(tmp_path: Path) -> None:
-    for target in ("docs", "bench"):
-        command = ["make", "-s", target, f"VENV={tmp_path / 'of another checkout'}"]
-        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
-        assert done.returncode == 2, done.stderr
-        assert "run: make setup" in done.stderr
-        assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
     """A folder of a new user: one subfolder per class, patients in the names of the files."""
@@ -428,15 +419,6 @@ def test_the_documentation_stays_short() -> None:
     assert words <= 27_000
 
 
-def test_workflows_and_forms_are_yaml() -> None:
-    files = [*TOP.glob(".github/**/*.yml"), TOP / ".pre-commit-config.yaml", TOP / "CITATION.cff"]
-    assert len(files) >= 5
-    for path in files:
-        assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict), path
-    workflow = yaml.safe_load((TOP / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
-    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
-
-
 def test_workflows_pin_actions_by_hash_and_keep_no_credentials() -> None:
     for path in TOP.glob(".github/workflows/*.yml"):
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -456,24 +438,3 @@ def test_version_and_citation_agree() -> None:
 
     citation = yaml.safe_load((TOP / "CITATION.cff").read_text(encoding="utf-8"))
     assert str(citation["version"]) == __version__
-
-
-def test_the_readme_is_short_and_shows_the_answer_first() -> None:
-    text = (TOP / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 600
-    screen = text.split("\n## ")[0]
-    places = [screen.index(words) for words in ("make setup", "histobench run --data", "Answer: On ", "![")]
-    assert places == sorted(places)
-
-
-@pytest.mark.parametrize("word", ["npy", "svs", "uni2"])
-def test_the_search_of_the_site_finds_formats_and_models(word: str) -> None:
-    """A page has a token, cut as the site's search cuts them, that begins with the word."""
-    separator = re.search(r"separator: '(.*)'", (TOP / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert separator is not None
-    tokens = {
-        token.lower()
-        for page in (TOP / "docs").rglob("*.md")
-        for token in re.split(separator[1], page.read_text(encoding="utf-8"))
-    }
-    assert any(token.startswith(word) for token in tokens)

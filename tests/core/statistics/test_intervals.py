@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from histobench.statistics.intervals import (
-    Interval,
     acceleration_of,
     bca_interval,
     percentile_interval,
@@ -18,7 +17,6 @@ from histobench.statistics.resampling import (
     draw_counts,
     jackknife_of_all,
     jackknife_strata,
-    replicates,
     sampling_design,
 )
 
@@ -137,18 +135,6 @@ def test_bca_falls_back_to_percentile_and_says_why() -> None:
     assert "left out" in str(undefined.reason)
 
 
-def test_a_metric_that_never_varies_has_an_interval_of_width_zero() -> None:
-    interval = bca_interval(np.ones(50), 1.0, np.ones(10))
-    assert (interval.low, interval.high) == (1.0, 1.0)
-
-
-def test_contains_includes_the_bounds() -> None:
-    interval = Interval(0.0, 1.0)
-    assert interval.contains(0.0)
-    assert interval.contains(1.0)
-    assert not interval.contains(1.1)
-
-
 def balanced_accuracy(correct: np.ndarray, labels: np.ndarray):
     """A weighted balanced accuracy, written independently of the package's metrics."""
 
@@ -205,10 +191,3 @@ def test_cluster_intervals_cover_where_image_intervals_do_not() -> None:
             covered[name] += interval.contains(0.8)
     assert 0.93 <= covered["patient"] / 1000 <= 0.97
     assert covered["image"] / 1000 < 0.9
-
-
-@pytest.mark.slow
-def test_the_replicates_spread_as_theory_says() -> None:
-    values = np.random.default_rng(16).normal(size=400)
-    means = replicates(lambda c: c @ values / 400, sampling_design(400), n_resamples=20_000, seed=17)
-    assert means.std() == pytest.approx(values.std() / 20, rel=0.03)

@@ -85,15 +85,6 @@ def test_simulated_power_grows_with_size_from_alpha_to_one() -> None:
     assert powers[-1] > 0.999
 
 
-def test_a_tiny_delta_is_answered_by_the_formula_alone() -> None:
-    generator = np.random.default_rng(6)
-    first, second = generator.random((2, 100))
-    result = power_from_predictions(mean_of(first), mean_of(second), sampling_design(100), delta=1e-4)
-    assert not result.simulated
-    assert result.units_at_pilot == pytest.approx(result.units_needed_normal, rel=1e-3)
-    assert result.units_needed > result.units_at_pilot > 1_000_000
-
-
 def test_impossible_questions_are_refused() -> None:
     with pytest.raises(ValueError, match="delta must be positive"):
         units_for_error(0.1, 10, 0.0)

@@ -27,12 +27,6 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_every_plain_resample_has_as_many_draws_as_samples() -> None:
-    counts = draw_counts(sampling_design(50), 200, rng())
-    assert counts.shape == (200, 50)
-    assert (counts.sum(axis=1) == 50).all()
-
-
 def test_plain_counts_have_the_moments_of_a_multinomial() -> None:
     counts = draw_counts(sampling_design(20), 40_000, rng())
     np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.03)
@@ -156,8 +150,3 @@ def test_degrees_of_freedom_are_those_of_the_units_and_of_welch_over_strata() ->
     equal = sampling_design(40, strata=np.arange(40) % 4)
     assert equal.degrees_of_freedom == pytest.approx(36)
     assert sampling_design(2, strata=[0, 1]).degrees_of_freedom == 0
-
-
-def test_wrong_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="clusters must have one entry per sample"):
-        sampling_design(4, clusters=[1, 2])

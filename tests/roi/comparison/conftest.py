@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,58 +45,59 @@ def simulated_predictions(
     )
 
 
+def write_to(
+    root: Path,
+    encoder: str,
+    signal: float = 1.5,
+    *,
+    dataset: str = "Colon",
+    task: str = "Linear-Probe",
+    setting: str = "",
+    preset: str = "uni",
+    seed: int | None = None,
+    predictions: Predictions | None = None,
+    folder: str = "",
+    episodes: int = 0,
+    **simulation: object,
+) -> Path:
+    """Write one run as `histobench evaluate` does and return the results folder."""
+    if predictions is None:
+        code = sum(map(ord, encoder)) if seed is None else seed
+        predictions = simulated_predictions(signal=signal, seed=code, **simulation)  # type: ignore[arg-type]
+    scores = evaluate(
+        predictions.probabilities,
+        predictions.labels,
+        classes=predictions.classes,
+        predicted=predictions.predicted,
+    )
+    results = root / "results" / (folder or f"{dataset}_{encoder}")
+    files = write_task(
+        results,
+        task,
+        predictions,
+        identity=RunIdentity(dataset, encoder, preset, seed or 0),
+        scores=scores.scores,
+        per_class=scores.per_class,
+        confusion_matrix=scores.confusion_matrix,
+        setting=setting,
+    )
+    if episodes:
+        generator = np.random.default_rng(3)
+        write_episodes(
+            files,
+            {
+                "accuracy": generator.normal(0.7, 0.05, episodes),
+                "auroc": np.append(generator.normal(0.8, 0.02, episodes - 1), np.nan),
+                "mcc": np.full(episodes, np.nan),
+            },
+            info={"task_name": task},
+        )
+    return root / "results"
+
+
 @pytest.fixture
 def write_run(tmp_path: Path) -> Write:
-    """Writes one run as `histobench evaluate` does and returns the results folder."""
-
-    def write(
-        encoder: str,
-        signal: float = 1.5,
-        *,
-        dataset: str = "Colon",
-        task: str = "Linear-Probe",
-        setting: str = "",
-        preset: str = "uni",
-        seed: int | None = None,
-        predictions: Predictions | None = None,
-        folder: str = "",
-        episodes: int = 0,
-        **simulation: object,
-    ) -> Path:
-        if predictions is None:
-            code = sum(map(ord, encoder)) if seed is None else seed
-            predictions = simulated_predictions(signal=signal, seed=code, **simulation)  # type: ignore[arg-type]
-        scores = evaluate(
-            predictions.probabilities,
-            predictions.labels,
-            classes=predictions.classes,
-            predicted=predictions.predicted,
-        )
-        results = tmp_path / "results" / (folder or f"{dataset}_{encoder}")
-        files = write_task(
-            results,
-            task,
-            predictions,
-            identity=RunIdentity(dataset, encoder, preset, seed or 0),
-            scores=scores.scores,
-            per_class=scores.per_class,
-            confusion_matrix=scores.confusion_matrix,
-            setting=setting,
-        )
-        if episodes:
-            generator = np.random.default_rng(3)
-            write_episodes(
-                files,
-                {
-                    "accuracy": generator.normal(0.7, 0.05, episodes),
-                    "auroc": np.append(generator.normal(0.8, 0.02, episodes - 1), np.nan),
-                    "mcc": np.full(episodes, np.nan),
-                },
-                info={"task_name": task},
-            )
-        return tmp_path / "results"
-
-    return write
+    return partial(write_to, tmp_path)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from histobench.cli.main import main
-from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, run_intervals
 from histobench.roi.comparison.stored_intervals import stored_default_intervals
 from histobench.roi.metrics.metric_catalogue import METRICS
@@ -128,15 +127,6 @@ def test_groups_are_drawn_whole_and_the_file_says_so(write_run: Write) -> None:
     assert found["num_groups"] == 30
 
 
-@pytest.mark.parametrize("groups", [False, True])
-def test_bca_intervals_have_the_same_shape(write_run: Write, groups: bool) -> None:
-    (run,) = load_runs(write_run("a", groups=groups))
-    found = run_intervals(run, BootstrapSettings(n_bootstrap=400, method="bca"))
-    entry = found["metrics"]["accuracy"]
-    assert entry["method"] == "bca"
-    assert entry["ci_lower"] < entry["value"] < entry["ci_upper"]
-
-
 def test_a_metric_without_a_value_stays_null_with_its_reason(write_run: Write, simulate: Simulate) -> None:
     predictions = simulate(signal=1.0)
     keep = np.flatnonzero(predictions.labels != 2)
@@ -154,17 +144,6 @@ def test_a_metric_without_a_value_stays_null_with_its_reason(write_run: Write, s
     assert found["metrics"]["auroc"]["reason"] == "class LYM absent from the test set"
     assert found["metrics"]["accuracy"]["ci_lower"] is not None
     json.dumps(found, allow_nan=False)
-
-
-def test_a_metric_that_is_not_of_probabilities_keeps_its_value_without_interval(write_run: Write) -> None:
-    results = write_run("a")
-    (path,) = results.rglob("*_complete_results.json")
-    stored = json.loads(path.read_text())
-    stored["metrics"]["map_at_5"] = 0.61
-    path.write_text(json.dumps(stored))
-    entry = run_intervals(load_runs(results)[0], BootstrapSettings(n_bootstrap=20))["metrics"]["map_at_5"]
-    assert (entry["value"], entry["ci_lower"]) == (0.61, None)
-    assert entry["reason"] == "not a metric of the stored class probabilities"
 
 
 def test_few_shot_intervals_are_over_episodes_and_beside_them_over_images(write_run: Write) -> None:
@@ -186,14 +165,6 @@ def test_few_shot_intervals_are_over_episodes_and_beside_them_over_images(write_
     assert over_images["metrics"]["accuracy"]["value"] == pytest.approx(
         np.mean(run.predictions.predicted == run.predictions.labels)
     )
-
-
-def test_one_group_alone_gives_no_interval(write_run: Write, simulate: Simulate) -> None:
-    predictions = replace(simulate(signal=1.0), groups=("p1",) * 150)
-    (run,) = load_runs(write_run("a", predictions=predictions))
-    entry = run_intervals(run, BootstrapSettings(n_bootstrap=20))["metrics"]["accuracy"]
-    assert entry["ci_lower"] is None
-    assert entry["reason"] == "a single group or image cannot be drawn again"
 
 
 @pytest.mark.slow
@@ -224,13 +195,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_a_broken_episode_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x_per_episode_metrics.json"
-    path.write_text('{"episodes": []}')
-    with pytest.raises(HistobenchError, match=r"x_per_episode_metrics\.json does not list the metrics"):
-        read_episodes(path)
-
-
 @pytest.mark.parametrize("rules", [None, 1])
 def test_default_intervals_made_by_older_rules_are_recognised_and_made_anew(
     write_run: Write, rules: int | None
@@ -249,15 +213,6 @@ def test_default_intervals_made_by_older_rules_are_recognised_and_made_anew(
     assert json.loads(path.read_text()) == current
 
 
-def test_a_broken_interval_file_is_computed_again(write_run: Write) -> None:
-    results = write_run("a")
-    main(["bootstrap", str(results), "--n_bootstrap", "40"])
-    (path,) = results.rglob("*_bootstrap_ci.json")
-    path.write_text("{")
-    assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 0
-    assert content(results)["n_bootstrap"] == 40
-
-
 def test_a_run_that_cannot_be_resampled_does_not_stop_the_others(
     write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,37 +228,3 @@ def test_a_run_that_cannot_be_resampled_does_not_stop_the_others(
     assert [row["file"] for row in summary["without_intervals"]] == [
         "Colon_a/Linear-Probe/Linear-Probe_complete_results.json"
     ]
-
-
-def test_a_label_outside_the_classes_is_a_clear_error(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = write_run("a")
-    (path,) = results.rglob("*_detailed_results.csv")
-    path.write_text(path.read_text().replace(".png,0,", ".png,7,", 1))
-    complete = path.with_name(path.name.replace("detailed_results.csv", "complete_results.json"))
-    content = json.loads(complete.read_text())
-    del content["additional_info"]["predictions_file"]  # as other tools write it
-    complete.write_text(json.dumps(content))
-    assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 2
-    told = capsys.readouterr().err
-    assert "Linear-Probe_complete_results.json: a label is outside the 3 classes" in told
-
-
-def test_an_image_without_a_group_stands_alone(write_run: Write, simulate: Simulate) -> None:
-    predictions = replace(simulate(signal=1.0), groups=("p1",) * 50 + ("p2",) * 50 + ("",) * 50)
-    (run,) = load_runs(write_run("a", predictions=predictions))
-    assert run_intervals(run, BootstrapSettings(n_bootstrap=20))["num_groups"] == 52
-    none = replace(predictions, groups=("",) * 150)
-    (run,) = load_runs(write_run("a", predictions=none))
-    assert run_intervals(run, BootstrapSettings(n_bootstrap=20))["num_groups"] is None
-
-
-def test_names_are_printed_whole_whatever_is_in_them(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "an-encoder-with-a-long-name-[draft]-of-the-second-stage"
-    assert main(["bootstrap", str(write_run(name, dataset="[crc]"))]) == 0
-    printed = capsys.readouterr().out
-    assert name in printed
-    assert "[crc]" in printed

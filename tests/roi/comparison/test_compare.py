@@ -16,9 +16,8 @@ from statsmodels.stats.multitest import multipletests
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import Comparison, compare_runs
-from histobench.roi.comparison.comparison_files import latex, markdown
 from histobench.roi.comparison.sampling_units import taken
-from histobench.roi.comparison.selection import distinct_names, select_runs
+from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
@@ -176,10 +175,6 @@ def test_repeated_names_in_another_order_cannot_be_matched(write_run: Write, sim
         compare(results)
 
 
-def test_the_family_of_the_correction_is_said(three: Path) -> None:
-    assert any("not for choosing among metrics" in note for note in compare(three).tables[0].notes)
-
-
 def test_a_metric_that_one_run_lacks_leaves_it_at_the_end(write_run: Write, simulate: Simulate) -> None:
     predictions = simulate(signal=1.0)
     uncovered = predictions.probabilities.copy()
@@ -221,14 +216,6 @@ def test_over_datasets_there_are_ranks_friedman_and_wins(many_datasets: Path) ->
 
 
 @pytest.mark.slow
-def test_for_a_loss_wins_are_lower_values(many_datasets: Path) -> None:
-    ranking = compare(many_datasets, metric="log_loss").ranking
-    assert ranking is not None
-    assert ranking.names[0] == "strong"
-    assert ranking.win_tie_loss.wins[0, 2] == 6
-
-
-@pytest.mark.slow
 def test_all_four_forms_are_written_and_agree(
     many_datasets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,14 +237,6 @@ def test_all_four_forms_are_written_and_agree(
     printed = capsys.readouterr().out
     assert "Friedman chi2 = 12.00" in printed
     assert "* may be the best" in printed
-
-
-def test_latex_and_markdown_escape_what_they_must(write_run: Write) -> None:
-    write_run("uni_v1|x", 1.0)
-    comparison = compare(write_run("50%&more", 1.0))
-    assert r"uni\_v1|x" in latex(comparison)
-    assert r"50\%\&more" in latex(comparison)
-    assert r"uni_v1\|x" in markdown(comparison)
 
 
 def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -> None:
@@ -322,13 +301,6 @@ def test_over_datasets_there_is_the_chance_that_one_encoder_is_better(many_datas
     assert alone.datasets == 1
 
 
-def test_a_single_encoder_is_shown_without_comparison(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", str(write_run("alone"))]) == 0
-    assert "nothing to compare it with" in capsys.readouterr().out
-
-
 def test_few_shot_values_are_those_of_the_stored_predictions_and_this_is_said(write_run: Write) -> None:
     results = write_run("a", task="Few-shot", setting="3way_4shot")
     (path,) = results.rglob("*_complete_results.json")
@@ -338,23 +310,6 @@ def test_few_shot_values_are_those_of_the_stored_predictions_and_this_is_said(wr
     (table,) = compare(results).tables
     assert table.entries[0].reported == 0.123
     assert "mean probabilities over episodes" in table.notes[0]
-
-
-def test_selection_names_the_choices(write_run: Write) -> None:
-    write_run("a", task="Few-shot", setting="3way_4shot")
-    write_run("a", task="Few-shot", setting="3way_16shot")
-    runs = load_runs(write_run("a", task="KNN", preset="sklearn"))
-    with pytest.raises(HistobenchError, match=r"2 settings \(3way_4shot, 3way_16shot\)"):
-        select_runs(runs, task="Few-shot")
-    assert [run.setting for run in select_runs(runs, task="Few-shot", setting="3way_4shot")] == ["3way_4shot"]
-    for choice, message in (
-        ({"task": "KNNN"}, "no results of the task 'KNNN' here; did you mean KNN"),
-        ({"task": "KNN", "preset": "uni"}, "no results of the preset 'uni' here; known: sklearn"),
-        ({"task": "KNN", "encoders": ["b"]}, "no run of the encoder 'b' here"),
-        ({"task": "KNN", "dataset": "Colom"}, "no results of the dataset 'Colom' here; did you mean Colon"),
-    ):
-        with pytest.raises(HistobenchError, match=message):
-            select_runs(runs, **choice)  # type: ignore[arg-type]
 
 
 def test_runs_of_one_encoder_are_told_apart_by_what_differs(write_run: Write) -> None:
@@ -382,14 +337,3 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_a_narrow_terminal_keeps_the_names(
-    write_run: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    write_run("uni_v1")
-    assert main(["compare", str(write_run("resnet50", 1.0))]) == 0
-    table = capsys.readouterr().out.partition("differs from the best")[0]
-    assert "uni_v1" in table
-    assert "resnet50" in table

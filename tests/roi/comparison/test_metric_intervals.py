@@ -17,7 +17,6 @@ from histobench.roi.comparison import metric_intervals
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.metric_catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import wilson_bounds
@@ -95,51 +94,6 @@ def test_no_interval_has_no_width_even_where_nothing_is_wrong() -> None:
         assert run_metric_intervals(perfect)["balanced_accuracy"].high == 1.0
 
 
-def test_a_perfect_score_of_groups_promises_less_than_one_of_as_many_single_images() -> None:
-    single, grouped = (
-        run_metric_intervals(replace(run, predicted=run.labels))["accuracy"].low
-        for run in (_predictions(60), _predictions(60, groups=12))
-    )
-    assert grouped is not None
-    assert single is not None
-    assert grouped < single
-
-
-def _rare(mistakes: int) -> Predictions:
-    """40 patients with 100 images each, one of them rare; the first rare images are wrong."""
-    labels = np.tile(np.r_[1, np.zeros(99, dtype=int)], 40)
-    predicted = labels.copy()
-    predicted[100 * np.arange(mistakes)] = 0
-    rng = np.random.default_rng(1)
-    score = np.where(predicted == 1, 0.9, 0.1) + 0.05 * rng.normal(size=4000)
-    score[100 * np.arange(mistakes)] = 0.22
-    p = np.stack([1 - score, score], axis=1)
-    groups = tuple(f"p{k}" for k in np.repeat(np.arange(40), 100))
-    return Predictions(p, labels, predicted, ("a", "b"), tuple(map(str, range(4000))), groups)
-
-
-def test_one_rare_mistake_does_not_make_the_interval_useless() -> None:
-    better, worse = (run_metric_intervals(_rare(mistakes)) for mistakes in (1, 5))
-    for metric, least in (("balanced_accuracy", 0.75), ("auroc", 0.9)):
-        low, high = better[metric].low, better[metric].high
-        assert low is not None
-        assert high is not None
-        assert least <= low < high <= 1.0
-        assert worse[metric].high - worse[metric].low > high - low
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1_score", "recall@1"])
-def test_every_further_mistake_widens_the_interval(metric: str) -> None:
-    """Of encoders that differ by mistakes in further patients alone."""
-    widths = []
-    for mistakes in range(13):
-        interval = run_metric_intervals(_rare(mistakes))[metric]
-        assert interval.low is not None
-        assert interval.high is not None
-        widths.append(interval.high - interval.low)
-    assert widths == sorted(widths)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(12, 40), st.integers(4, 12), st.sampled_from([2, 3]), st.booleans())
 def test_more_mistakes_do_not_narrow_an_interval(
@@ -207,13 +161,6 @@ def test_calibration_errors_have_no_interval_and_say_why() -> None:
     found = run_metric_intervals(_predictions())
     assert found["ece"].low is None
     assert "no interval" in str(found["ece"].reason)
-
-
-def test_with_two_classes_every_area_has_one_interval() -> None:
-    for groups in (0, 10):
-        found = run_metric_intervals(_predictions(c=2, groups=groups))
-        areas = {(found[name].low, found[name].high) for name in METRICS if "auroc" in name}
-        assert len(areas) == 1
 
 
 def test_the_order_of_the_images_does_not_matter() -> None:

@@ -92,15 +92,6 @@ def test_every_encoder_that_may_be_the_best_is_marked(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_what_was_asked_for_is_shown(results: Path) -> None:
-    text = "\n".join(screen(results, encoders=["tiny-vl"], tasks=["KNN", "proto"]))
-    assert "random-vit" not in text
-    assert "Linear-Probe" not in text
-    assert "Not shown: 13 results of other runs in this folder." in text
-    assert "Next: add encoders to compare" in text
-
-
-@pytest.mark.slow
 def test_a_failure_comes_before_the_notes_with_the_next_step(results: Path) -> None:
     lines = screen(results, failures=("no access to the weights; request it at https://example.org",))
     failed = next(place for place, line in enumerate(lines) if line.startswith("FAILED: Colon x uni_v2"))

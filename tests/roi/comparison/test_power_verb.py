@@ -50,16 +50,6 @@ def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
 
 
 @pytest.mark.slow
-def test_a_smaller_difference_needs_more_images(two: Path) -> None:
-    runs = load_runs(two)
-    needed = [
-        plan_test_set(runs, PowerSettings("auroc", delta=delta, n_bootstrap=300)).estimate.units_needed
-        for delta in (0.04, 0.02)
-    ]
-    assert needed[1] == pytest.approx(4 * needed[0], rel=0.35)
-
-
-@pytest.mark.slow
 def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["power", str(two), "--encoders", "b,a", "--delta", "0.05", "--n_bootstrap", "300"]
     assert main(command) == 0
@@ -92,24 +82,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_more_than_two_runs_are_refused_with_the_way_out(
-    two: Path, write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_run("a", 1.5, n=600, preset="sklearn", folder="again")
-    assert main(["power", str(two), "--encoders", "a,b"]) == 2
-    assert "exactly two runs on one dataset, not 3" in capsys.readouterr().err
-
-
-def test_identical_runs_leave_nothing_to_plan_with(
-    write_run: Write, simulate: Simulate, capsys: pytest.CaptureFixture[str]
-) -> None:
-    same = simulate(signal=1.0)
-    write_run("a", predictions=same)
-    results = write_run("b", predictions=same)
-    assert main(["power", str(results), "--encoders", "a,b"]) == 2
-    assert "never differ" in capsys.readouterr().err
-
-
 def test_a_metric_without_a_value_leaves_nothing_to_plan_with(
     write_run: Write, simulate: Simulate, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,15 +93,3 @@ def test_a_metric_without_a_value_leaves_nothing_to_plan_with(
     error = capsys.readouterr().err
     assert "the metric has no value on these samples" in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_runs_of_one_encoder_are_named_as_tables_name_them(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_run("a", 1.0, seed=1, folder="first")
-    results = write_run("a", 1.5, seed=2, folder="second")
-    command = ["power", str(results), "--n_bootstrap", "100", "--encoders"]
-    assert main([*command, "a [seed 1],a [seed 2]"]) == 0
-    assert "a [seed 1] against a [seed 2]" in capsys.readouterr().out
-    assert main([*command, "a [seed 1],a [seed 7]"]) == 2
-    assert "did you mean a [seed 2]" in capsys.readouterr().err

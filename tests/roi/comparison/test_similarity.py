@@ -188,10 +188,3 @@ def test_encoders_are_ordered_by_average_linkage(tmp_path: Path) -> None:
     (tmp_path / "similarity.json").write_text('{"similarity": [{"first": 1}]}')
     with pytest.raises(HistobenchError, match="is not a file of `histobench similarity`"):
         read_similarities(tmp_path / "similarity.json")
-
-
-def test_measures_are_chosen() -> None:
-    x = np.random.default_rng(0).normal(size=(30, 4))
-    assert {each.measure for each in similarity({"a": x, "b": x}, measures=["cka"])} == {"cka"}
-    with pytest.raises(HistobenchError, match="measures: choose from cka, neighbors, errors, not cca"):
-        similarity({"a": x, "b": x}, measures=["cca"])

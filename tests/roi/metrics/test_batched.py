@@ -55,14 +55,6 @@ def test_resamples_use_the_given_predictions() -> None:
     agree(batched, 0, evaluate(p, labels, predicted=predicted, classes="abc").values)
 
 
-def test_a_class_that_probabilities_do_not_cover_is_nan_in_every_resample() -> None:
-    rng = np.random.default_rng(2)
-    p, labels = probabilities((50, 3), rng, None), rng.integers(0, 3, 50)
-    p[:, 1] = np.nan
-    counts = np.ones((2, 50), dtype=int)
-    agree(evaluate_resamples(p, labels, counts), 1, evaluate(p, labels, classes="abc").values)
-
-
 def test_images_that_were_not_scored_count_in_no_resample() -> None:
     rng = np.random.default_rng(5)
     p, labels = probabilities((50, 3), rng, None), rng.integers(0, 3, 50)
@@ -107,11 +99,3 @@ def test_images_with_a_negative_label_do_not_count() -> None:
     for k in range(3):
         keep = labels[k] >= 0
         agree(batched, k, evaluate(p[k][keep], labels[k][keep], classes="abcd").values)
-
-
-def test_one_label_vector_serves_all_episodes() -> None:
-    rng = np.random.default_rng(4)
-    p, labels = probabilities((3, 60, 4), rng, None), rng.integers(0, 4, 60)
-    batched = evaluate_episodes(p, labels)
-    for k in range(3):
-        agree(batched, k, evaluate(p[k], labels, classes="abcd").values)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import histobench.roi.published.verify as verify_module
 from histobench.cli.main import main
@@ -99,43 +97,9 @@ def test_what_can_never_be_compared_says_exactly_why(facts: dict[str, str], why:
     assert ";" not in verdict.because, "the only reason"
 
 
-def test_the_numbers_that_can_be_compared_are_told_apart_from_those_that_cannot() -> None:
-    comparable = {(p.task, p.dataset, p.metric) for p in published_values() if not p.apart}
-    assert comparable == {
-        *(("KNN", dataset, "balanced_accuracy") for dataset in ("crc100k-nonorm", "camelyon17-wilds")),
-        ("KNN", "crc100k-nonorm", "accuracy"),
-        *(
-            ("Linear-Probe", "crc100k-nonorm", metric)
-            for metric in (
-                "accuracy",
-                "balanced_accuracy",
-                "weighted_f1",
-                "quadratic_kappa",
-                "macro_auroc_ovo",
-            )
-        ),
-        *(
-            (task, "crc100k-nonorm", m)
-            for task in ("Proto", "Few-shot")
-            for m in ("accuracy", "balanced_accuracy")
-        ),
-        *(("Linear-Probe", dataset, "balanced_accuracy") for dataset in ("mhist", "pcam", "bracs")),
-        ("Robustness", "pathorob-camelyon@pathorob", "robustness_index_k11"),
-        ("Robustness", "pathorob-tolkach-esca@pathorob", "robustness_index_k46"),
-    }
-
-
 def test_every_metric_is_one_that_our_results_have() -> None:
     ours = {*METRICS, *(f"robustness_index_{word}" for word in ("k11", "k46", "paired"))}
     assert {p.metric for p in published_values()} <= ours
-
-
-def test_reasons_name_what_is_in_their_table() -> None:
-    text = files("histobench.roi.published").joinpath("results.yaml").read_text(encoding="utf-8")
-    for table in yaml.safe_load(text):
-        said = table.get("apart", {})
-        if not isinstance(said, str):
-            assert set(said) <= {*table["datasets"], *table["values"]}, table["source"]
 
 
 def test_every_number_says_on_how_many_images_it_was_computed() -> None:
@@ -269,63 +233,6 @@ def test_what_was_compared_is_told_where_a_number_of_images_is_unknown() -> None
     unpublished = replace(GOLDEN, n_images=None)
     found = judge(unpublished, replace(OURS, n_images=200)).compared_on
     assert found == "crc100k-nonorm: 200 images (number not published; identity of the images not checked)"
-
-
-def test_a_caveat_of_one_dataset_is_not_printed_beside_another() -> None:
-    for published in published_values():
-        if "camelyon17" in published.unsure:
-            assert published.dataset == "camelyon17-wilds"
-        if "mhist" in published.unsure:
-            assert published.dataset == "mhist"
-
-
-@pytest.mark.slow
-def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    labels = np.repeat([0, 1], 3590)
-    predicted = np.where(draw.random(7180) < 0.957, labels, 1 - labels)
-    predictions = Predictions(
-        np.eye(2)[predicted], labels, predicted, ("a", "b"), tuple(f"{k}.png" for k in range(7180))
-    )
-    value = float(np.mean([(predicted == labels)[labels == label].mean() for label in (0, 1)]))
-    for dataset, encoder in (("crc100k-nonorm", "uni_v2"), ("crc100k", "uni_v2"), ("own", "uni_v2")):
-        write_task(
-            tmp_path / dataset / encoder,
-            "KNN",
-            predictions,
-            identity=RunIdentity(dataset, encoder, size="224"),
-            scores={"balanced_accuracy": Score(value)},
-            per_class={},
-            confusion_matrix=[[0, 0], [0, 0]],
-        )
-    list(bootstrap_runs(load_runs(tmp_path), BootstrapSettings(200)))
-    (verdict,) = verify(tmp_path)
-    assert verdict.verdict == "reproduced"
-    assert verdict.ours.value == pytest.approx(value)
-    assert main(["verify", str(tmp_path)]) == 0
-    written = json.loads((tmp_path / "verification.json").read_text())["verdicts"]
-    assert [row["verdict"] for row in written] == ["reproduced"]
-
-
-def test_reasons_are_whole_on_a_terminal_of_80_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    labels = np.repeat([0, 1], 10)
-    predictions = Predictions(np.eye(2)[labels], labels, labels, ("a", "b"), tuple(map(str, range(20))))
-    write_task(
-        tmp_path / "uni_v1",
-        "KNN",
-        predictions,
-        identity=RunIdentity("tcga-uniform", "uni_v1", size="224"),
-        scores={"balanced_accuracy": Score(1.0)},
-        per_class={},
-        confusion_matrix=[[10, 0], [0, 10]],
-    )
-    assert main(["verify", str(tmp_path)]) == 3
-    shown = capsys.readouterr().out
-    assert "not comparable (1)" in shown
-    assert "(1) the split that they used is not published" in shown
 
 
 def test_a_folder_without_anything_published_says_so(

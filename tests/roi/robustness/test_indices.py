@@ -131,29 +131,3 @@ def test_a_set_without_crossed_sites_has_no_margin() -> None:
     near = find_neighbours(x, label, label.copy(), group, k=5, m=5)
     with pytest.raises(HistobenchError, match="crossed"):
         cross_site_margin(near)
-
-
-def test_one_group_has_no_neighbours() -> None:
-    x, label, site, _ = _made(1)
-    near = find_neighbours(x, label, site, np.zeros(len(x), dtype=np.int64), k=5, m=5)
-    assert (near.index == -1).all()
-    with pytest.raises(HistobenchError, match="several groups"):
-        choose_k(near, label, [1, 3])
-
-
-@pytest.mark.parametrize("shift", [0.0, 300.0], ids=["spread", "nearly all alike"])
-def test_the_first_of_every_size_that_was_asked_for_are_exact(shift: float) -> None:
-    """Far from the origin all cosines are nearly 1, and float32 alone would tell few apart."""
-    x, label, site, group = _made(5, n=400, d=64)
-    x = (x + shift).astype(np.float32)
-    sizes = (1, 3, 11, 51)
-    near = find_neighbours(x, label, site, group, k=51, m=5, sizes=sizes)
-    unit = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
-    apart = 1 - unit @ unit.T
-    apart[group[:, None] == group[None, :]] = np.inf
-    ranked = np.argsort(apart, axis=1, kind="stable")
-    for size in sizes:
-        assert [set(row) for row in near.index[:, :size]] == [set(row) for row in ranked[:, :size]]
-    whole = find_neighbours(x, label, site, group, k=51, m=5)
-    np.testing.assert_array_equal(whole.index, ranked[:, :51])
-    np.testing.assert_allclose(whole.so, near.so, atol=1e-15)

@@ -180,10 +180,3 @@ def test_k_without_a_group_is_the_one_chosen_from_the_other_images(
         rest = (label[kept], site[kept], group[kept])
         again = find_neighbours(x[kept], *rest, k=max(sizes), m=1, sizes=sizes)
         assert k == choose_k(again, label[kept], sizes)[0]
-
-
-def test_many_groups_are_left_out_in_blocks_of_equally_many() -> None:
-    units = units_of(np.arange(1000), most=200)
-    assert (units.count, units.groups) == (200, 1000)
-    assert set(np.bincount(units.of_image)) == {5}
-    assert (units.of_image == units_of(np.arange(1000), most=200).of_image).all()

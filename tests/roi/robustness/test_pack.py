@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.metrics.left_out import auroc_left_out
-from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of
 from histobench.roi.robustness.site_probes import SiteProbe
@@ -287,86 +285,6 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
     assert stored["kind"].value("robustness_index") is not None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["class equals site", "twelve images", "a crossed set"])
-def test_good_encoders_end_no_evaluation(case: str, tmp_path: Path) -> None:
-    features = _without_typed_neighbours()
-    if case == "class equals site":
-        features = replace(features, sites={"scanner": tuple("AB"[k] for k in features.labels.tolist())})
-    if case == "twelve images":
-        rows = torch.arange(0, 48, 4)
-        features = FeatureSet(
-            features.embeddings[rows],
-            features.labels[rows],
-            tuple(features.img_names[row] for row in rows),
-            tuple(features.groups[row] for row in rows),  # type: ignore[index]
-            features.metadata,
-            {"scanner": tuple(features.sites["scanner"][row] for row in rows)},
-        )
-    done = evaluate(EvaluationRequest(("Robustness",), features, replace(features), tmp_path))
-    assert done.failed == {}
-    (stored,) = load_robustness(tmp_path)
-    assert stored.value("robustness_index") is None
-
-
-def test_one_group_per_site_gives_no_index() -> None:
-    features = made()
-    by_site = replace(features, groups=features.sites["scanner"])
-    found = robustness_by(by_site, "scanner", CLASSES, QUICK).pack.measures
-    for name in ("robustness_index", "robustness_index_k11", "margin_aware_index", "robustness_index_paired"):
-        assert found[name].value is None
-        assert "the index would be 1 for every encoder" in (found[name].reason or "")
-    # Two groups at one of three sites do not save the two others.
-    sites = tuple("ABC"[row % 3] for row in range(96))
-    groups = tuple(f"{site}{row % 2 if site == 'A' else ''}" for row, site in enumerate(sites))
-    partly = replace(features, sites={"scanner": sites}, groups=groups)
-    reason = robustness_by(partly, "scanner", CLASSES, QUICK).pack.measures["robustness_index"].reason
-    assert "leave only 33% of the images with both kinds" in (reason or "")
-
-
-@pytest.mark.slow
-def test_the_share_of_images_that_count_is_shown(tmp_path: Path) -> None:
-    request = EvaluationRequest(("Robustness",), made(), made(split="test"), tmp_path)
-    evaluate(request)
-    (table,) = robustness_tables(load_robustness(tmp_path))
-    grid = robustness_grid(table)
-    share = table.packs[0].content["details"]["support"]["robustness_index"]
-    assert grid.rows[0][grid.header.index("images counted")] == f"{share:.0%}"
-    assert robustness_overview(table).remarks == (f"Images counted in the index by scanner: {share:.0%}.",)
-
-
-@pytest.mark.slow
-def test_the_terminal_says_on_how_many_images_an_index_rests_and_why_there_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without --verbose too: twins of one class and site are each other's neighbours, so few images count."""
-    draw = np.random.default_rng(5)
-    patient = np.repeat(np.arange(40), 5)
-    pair = patient // 2
-    x = draw.normal(size=(20, 12))[pair] * 9 + draw.normal(size=(200, 12)) * 0.1
-    label, site = pair % 2, pair // 2 % 2
-    for encoder, features in (("twins", x), ("noise", draw.normal(size=(200, 12)))):
-        meta = {"dataset": "set", "encoder": encoder, "size": 224, "split": "test", "classes": list(CLASSES)}
-        sites = {"scanner": tuple("AB"[each] for each in site)}
-        made_of = feature_set(
-            features.astype(np.float32), label, groups=[f"p{each}" for each in patient], sites=sites, **meta
-        )
-        save(made_of, tmp_path / f"set_{encoder}_test.pt")
-    assert main(["robustness", str(tmp_path), "-o", str(tmp_path / "results"), "--device", "cpu"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"Images counted in the index by scanner: \d+% \(noise\)", said)
-    assert "No index by scanner (twins): only 0 of 200 images have a neighbor among the first 1 " in said
-
-
-@pytest.mark.slow
-def test_crossed_pairs_of_many_sites_are_all_found() -> None:
-    from histobench.roi.robustness.pack import crossed_pairs
-
-    draw = np.random.default_rng(0)
-    labels, sites = draw.integers(0, 4, 20_000), draw.integers(0, 200, 20_000)
-    assert len(crossed_pairs(labels, sites)) == 6 * 199 * 100
-
-
 @pytest.mark.nightly
 def test_many_sites_are_predicted_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """24 sites: the linear probes without each of them are fitted together."""
@@ -409,21 +327,3 @@ def test_features_that_say_nothing_are_an_error_that_names_an_image(column: str)
     if column == "scanner":  # pairs are found by chance then, which their numbers say
         with pytest.raises(HistobenchError, match="collapsed"):
             robustness_by(replace(features, embeddings=torch.ones(96, 6)), column, CLASSES, QUICK)
-
-
-def test_two_images_and_a_site_with_one_are_measured_as_far_as_they_go() -> None:
-    whole = made()
-    two = FeatureSet(
-        whole.embeddings[[0, 4]],
-        torch.tensor([0, 1]),
-        ("a.png", "b.png"),
-        ("p", "q"),
-        {},
-        {"site": ("../é", "B")},
-    )
-    for measure in robustness_by(two, "site", CLASSES, QUICK).pack.measures.values():
-        assert (measure.value is None) == bool(measure.reason)
-    alone = replace(whole, sites={"scanner": ("C", *whole.sites["scanner"][1:])})
-    result = robustness_by(alone, "scanner", CLASSES, QUICK)
-    site = result.pack.details["new_site"]["knn"]["per_site"]["C"]
-    assert (site["images"], site["low"], site["high"]) == (1, None, None)  # one patient: nothing to draw
