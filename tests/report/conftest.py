@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import itertools
 import json
@@ -10,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,13 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from histobench.roi.plan.speeds import Speed, write_speeds
-
 ROOT = Path(__file__).resolve().parents[2]
-#: Would run if any page treated names as markup.
-HOSTILE = "</script><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=2>"
-#: The same for names of files and folders.
-NO_SLASH = "<img src=x onerror=window.hacked=3>"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",
@@ -185,70 +177,6 @@ def data_of() -> Callable[[Path, str], Any]:
 
 
 @pytest.fixture(scope="session")
-def hostile_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType) -> Path:
-    """A site in which every name and text is an attack."""
-    from histobench.report.site import build_site
-
-    folder = tmp_path_factory.mktemp("hostile")
-    data = simulated.SimulatedSet.of_size(
-        f"data {HOSTILE}", 60, classes=(f"a {HOSTILE}", f"b {HOSTILE}", "c")
-    )
-    data = replace(
-        data,
-        img_names=tuple(f"{k} {HOSTILE}.png" for k in range(60)),
-        groups=tuple(f"{k % 30} {HOSTILE}" for k in range(60)),
-    )
-    for name, skill in ((f"first {HOSTILE}", 3.0), (f"second {HOSTILE}", 1.0)):
-        simulated.write_run(
-            folder / "results" / name[:5], data, "KNN", encoder=name, skill=skill, preset=f"uni {HOSTILE}",
-            info=_hostile_info(),
-        )  # fmt: skip
-        simulated.write_run(
-            folder / "results" / name[:5], data, "Few-shot", encoder=name, skill=skill,
-            setting=f"odd {HOSTILE}".replace("/", "_"), episodes=5, preset=f"uni {HOSTILE}",
-        )  # fmt: skip
-    write_agent_run(folder / "results" / "agents", text=HOSTILE, agent=f"agent {NO_SLASH}")
-    _write_hostile_recording(folder / "results" / "recorded.k5.jsonl.gz")
-    (folder / "results" / f"{NO_SLASH}_complete_results.json").write_text("{")
-    write_speeds(folder / "results", {f"first {HOSTILE}": Speed(100, 1.0, f"GPU {HOSTILE}")})
-    return build_site(folder / "results", folder / "site", title=f"Lab {HOSTILE}")
-
-
-def _hostile_info() -> dict[str, Any]:
-    """An attack in everything that a results file says besides its names."""
-    plain = ("description", "version", "date", "fingerprint", "device", "command", "warnings", "val_use")
-    return {
-        **{key: f"{key} {HOSTILE}" for key in plain},
-        f"key {HOSTILE}": HOSTILE,
-        "prompts": [[HOSTILE]],
-        "train_features": f"{HOSTILE}.pt",
-        "test_features": f"{HOSTILE}.pt",
-        "versions": {f"package {HOSTILE}": HOSTILE},
-        "undefined_metrics": {"mcc": HOSTILE, f"metric {HOSTILE}": HOSTILE},
-    }
-
-
-def _write_hostile_recording(path: Path) -> None:
-    turn = {"assistant": HOSTILE, "kind": HOSTILE, "observation": HOSTILE, "feedback": HOSTILE}
-    record = {
-        "model": f"model {HOSTILE}",
-        "task": f"task {HOSTILE}",
-        "task_id": HOSTILE,
-        "settings": {
-            "max_steps": 5,
-            "max_propose": 2,
-            "feedback": {"model": f"expert {HOSTILE}", "gt": True, "form": HOSTILE},
-        },
-        "turns": [turn],
-        "success": False,
-        "terminate_reason": f"end {HOSTILE}",
-        "counts": {"propose_solution": 0, "use_tool": 1, "invalid_action": 0},
-        "error": HOSTILE,
-    }
-    path.write_bytes(gzip.compress(json.dumps(record).encode()))
-
-
-@pytest.fixture(scope="session")
 def consult_study() -> ModuleType:
     """Writes studies of Consult by hand."""
     return _load(Path(__file__).with_name("consult_study.py"))
@@ -260,21 +188,6 @@ def played_study(tmp_path_factory: pytest.TempPathFactory, consult_study: Module
     folder = tmp_path_factory.mktemp("consult") / "results"
     write_agent_run(folder / "agents")
     return Path(consult_study.write_study(folder / "study"))
-
-
-@pytest.fixture(scope="session")
-def hostile_study(tmp_path_factory: pytest.TempPathFactory, consult_study: ModuleType) -> Path:
-    """A study in which every name and text is an attack."""
-    words = consult_study.Written(
-        classes=(f"a {HOSTILE}", f"b {HOSTILE}", "c"),
-        agents=(f"agent {NO_SLASH}", "policy-reader"),
-        said=HOSTILE,
-        group=f"group {HOSTILE}",
-        encoder=f"encoder {HOSTILE}",
-        dataset=f"data {HOSTILE}",
-        caution=f"caution {HOSTILE}",
-    )
-    return Path(consult_study.write_study(tmp_path_factory.mktemp("hostile") / "study", words))
 
 
 #: How long a page may take, in milliseconds: other programs may keep the machine busy.

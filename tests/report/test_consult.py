@@ -223,24 +223,6 @@ def test_the_page_fits_a_phone(site: Path, open_page: Open, drawn: Drawn, scheme
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_attacks_in_a_study_are_shown_as_text(
-    hostile_study: Path, tmp_path: Path, open_page: Open, drawn: Drawn
-) -> None:
-    site = build_site(hostile_study.parent, tmp_path / "site", title="Lab")
-    page = open_page(site, "#/consult")
-    card = page.locator("article.failure").first
-    card.get_by_text("Conversation").click()
-    card.get_by_text("Your first answer is noted.").wait_for()
-    drawn(page)
-    assert page.evaluate("window.hacked") is None
-    assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
-    assert page.evaluate("[...document.scripts].every(script => script.src.startsWith('file:'))")
-    text = page.inner_text("body")
-    assert [
-        said for said in ("caution", "data", "a", "agent", "encoder", "group") if f"{said} <" not in text
-    ] == []
-
-
 def test_a_study_of_version_0_2_still_opens(
     tmp_path: Path, data_of: DataOf, consult_study: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.report import dataset_payload, embedding_map
+from histobench.report import dataset_payload
 from histobench.report.embedding_map import principal_components, write_maps
 from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
@@ -177,28 +176,6 @@ def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> N
     content = data_of(site, f"map/{maps['uni_v1', 'tissue']}")
     assert unpacked(content["image"]).tolist() == list(range(9 * 12))
     assert [drawn["kind"] for drawn in content["maps"]] == ["pca"]
-
-
-@pytest.mark.slow
-def test_where_umap_is_installed_it_is_drawn_too(
-    tmp_path: Path, simulated: ModuleType, data_of: DataOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Reducer:
-        def __init__(self, **settings: object) -> None:
-            assert settings == {"n_neighbors": 15, "random_state": 0}
-
-        def fit_transform(self, rows: np.ndarray) -> np.ndarray:
-            return rows[:, :2]
-
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Reducer))
-    monkeypatch.setattr(embedding_map, "find_spec", lambda name: object())
-    data = simulated.SimulatedSet.of_size("d", 30, classes=("a", "b"))
-    path = simulated.write_features(tmp_path, data, encoder="e", skill=1.0)
-    shown = ImageSet("d", data.img_names, data.labels, None, data.classes)
-    keys = write_maps(tmp_path, {4: (str(path), shown), 5: ("gone.pt", shown)}, near=tmp_path)
-    assert keys == {4: "0"}
-    content = data_of(tmp_path / "index.html", "map/0")
-    assert [drawn["kind"] for drawn in content["maps"]] == ["pca", "umap"]
 
 
 def test_a_damaged_feature_file_costs_only_its_map(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from histobench.mint.results.stored_episode import (
     read_unfinished,
 )
 from histobench.mint.results.uncertainty import gain, rate_interval
-from histobench.report.image_source import TalkPictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
+from histobench.report.thumbnails import Cache, Pictures
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> S
 _PER_FILE, _LONGEST = 25, 20_000
 
 
-def write_agents(site: Path, runs: Sequence[AgentRun]) -> None:
+def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
     """Write `agents`, and for every run its list of episodes and their conversations."""
     outcomes = [episode.outcome for run in runs for episode in run.episodes]
     trends = {standing.model: standing.trend for standing in leaderboard(outcomes)}
@@ -187,7 +187,7 @@ def write_agents(site: Path, runs: Sequence[AgentRun]) -> None:
             },
         },
     )
-    pictures = TalkPictures(site)
+    pictures = talk_pictures(site, "talk", cache)
     for number, run in enumerate(runs):
         write_payload(site, f"agent/{number}", {"episodes": [_row(episode) for episode in run.episodes]})
         for start in range(0, len(run.episodes), _PER_FILE):
@@ -285,9 +285,14 @@ def _row(episode: Episode) -> list[Any]:
     return [o.task, o.task_id, int(o.success), len(episode.turns), o.outcome]
 
 
-def talk_payload(episode: Episode, pictures: TalkPictures) -> dict[str, Any]:
+def talk_pictures(site: Path, folder: str, cache: Cache) -> Pictures:
+    """The pictures that agents were shown, small enough for a page."""
+    return Pictures(site, folder, cache, side=448, square=False)
+
+
+def talk_payload(episode: Episode, pictures: Pictures) -> dict[str, Any]:
     """A conversation; of each picture its address, or an empty text where it was not kept."""
-    shown = [[pictures.address(path) for path in turn.pictures] for turn in episode.turns]
+    shown = [[pictures.address(str(path)) for path in turn.pictures] for turn in episode.turns]
     content: dict[str, Any] = {
         "prompt": _cut(episode.prompt),
         "reference": _cut(episode.reference),
@@ -303,7 +308,7 @@ def talk_payload(episode: Episode, pictures: TalkPictures) -> dict[str, Any]:
         ],
     }
     if episode.pictures or any(shown):
-        content["pictures"] = [[pictures.address(path) for path in episode.pictures], *shown]
+        content["pictures"] = [[pictures.address(str(path)) for path in episode.pictures], *shown]
     return content
 
 

@@ -16,8 +16,7 @@ from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_
 from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
 from histobench.core.errors import HistobenchError
-from histobench.report.agents import conversation, talk_payload
-from histobench.report.image_source import TalkPictures
+from histobench.report.agents import conversation, talk_payload, talk_pictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
@@ -54,7 +53,7 @@ def failure_kinds(plays: Plays) -> list[str]:
 
 
 def failure_cards(
-    played: PlayedStudy, agent: str, arm: str, pictures: Pictures, talk: TalkPictures
+    played: PlayedStudy, agent: str, arm: str, pictures: Pictures, talk: Pictures
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The cards of an agent in an arm, and how many failures of each kind there are."""
     plays = played.findings.plays[agent, arm]
@@ -81,7 +80,7 @@ def _card(
     case: Case,
     kind: str,
     pictures: Pictures,
-    talk: TalkPictures,
+    talk: Pictures,
 ) -> dict[str, Any]:
     names = played.study.facts.classes
 
@@ -159,7 +158,7 @@ def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
 
 def write_studies(site: Path, studies: Sequence[PlayedStudy], cache: Cache) -> None:
     """Write `consult/NUMBER` for each study, and the failures of each agent in each arm."""
-    talk = TalkPictures(site)
+    talk = talk_pictures(site, "talk-consult", cache)
     for number, played in enumerate(studies):
         pictures = _card_pictures(site, played.study, f"consult-{number}", cache)
         content = study_payload(played)

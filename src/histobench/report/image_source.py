@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -146,40 +144,3 @@ def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
         file = PurePosixPath(name.replace("\\", "/")).name
         by_file[file] = path if file not in by_file or by_file[file] == path else None
     return {name: path for name, path in by_file.items() if path is not None} | dict(paths)
-
-
-# The pictures of conversations: what agents were shown, small enough for a page.
-
-FOLDER = "talk"
-SIDE = 448
-
-
-class TalkPictures:
-    """Writes pictures into a site, each once."""
-
-    def __init__(self, site: Path) -> None:
-        self._folder = site / "thumbs" / FOLDER
-        self._known: dict[Path, str] = {}
-
-    def address(self, path: Path) -> str:
-        """The address of a picture from the site's page on; empty where it cannot be read."""
-        if path not in self._known:
-            self._known[path] = self._write(path)
-        return self._known[path]
-
-    def _write(self, path: Path) -> str:
-        from histobench.roi.data.image import open_rgb
-        from histobench.roi.data.image_ref import locate
-
-        try:
-            data = locate(path).read()
-            picture = open_rgb(data, name=path.name)
-        except (HistobenchError, OSError):
-            return ""
-        picture.thumbnail((SIDE, SIDE), reducing_gap=3.0)
-        buffer = io.BytesIO()
-        picture.save(buffer, "WEBP", quality=80, method=3)
-        name = f"{hashlib.sha256(data).hexdigest()[:20]}.webp"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / name).write_bytes(buffer.getvalue())
-        return f"thumbs/{FOLDER}/{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,29 +69,9 @@ def methods_payload(
             )
         ),
         "software": software(inventory),
-        "how": resamples({result.how for result in results if result.how}),
+        "how": sorted({result.how for result in results if result.how}),
         "tests": sorted({test for result in results for test, _ in result.tests.values() if test}),
     }
-
-
-def resamples(how: Iterable[str]) -> list[str]:
-    """Where intervals come from; numbers of resamples of the same things as one range.
-
-    >>> resamples(["1000 resamples of groups", "5000 resamples of groups", "jackknife over images"])
-    ['jackknife over images', '1,000 to 5,000 resamples of groups']
-    """
-    numbers: dict[str, set[int]] = {}
-    others = set()
-    for text in how:
-        count, _, rest = text.partition(" ")
-        if count.isdigit():
-            numbers.setdefault(rest, set()).add(int(count))
-        else:
-            others.add(text)
-    return sorted(others) + [
-        (f"{min(counts):,} to {max(counts):,} {rest}" if len(counts) > 1 else f"{min(counts):,} {rest}")
-        for rest, counts in sorted(numbers.items())
-    ]
 
 
 def paragraph(
@@ -173,7 +153,10 @@ def _interval_sentence(results: list[TableResult]) -> str:
         return "No confidence intervals are given."
     grouped = any(result.n_groups for result in results)
     units = f"{GROUPS} where they were known, images otherwise" if grouped else "images"
-    return f"95% confidence intervals are {_interval_words(results)} over {units}{_means_words(results)}"
+    return (
+        "95% confidence intervals are jackknife intervals with Student's t on Wilson's scale, with an "
+        f"allowance for unseen mistakes, over {units}{_means_words(results)}"
+    )
 
 
 def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Iterator[str]:
@@ -229,17 +212,6 @@ def _means_words(results: list[TableResult]) -> str:
         if both + alone
         else "."
     )
-
-
-def _interval_words(results: list[TableResult]) -> str:
-    kinds = {kind for result in results for kind in result.interval_kinds}
-    words = {
-        "wilson-t": "jackknife intervals with Student's t on Wilson's scale, with an allowance for unseen "
-        "mistakes",
-        "percentile": "percentile bootstrap intervals",
-        "bca": "BCa bootstrap intervals",
-    }
-    return _and([word for kind, word in words.items() if kind in kinds] or [words["wilson-t"]])
 
 
 def robustness_paragraph(tables: Sequence[RobustnessTable]) -> str:

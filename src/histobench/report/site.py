@@ -69,7 +69,6 @@ def build_site(
     """
     results_dir, out = Path(results_dir).resolve(), Path(out).resolve()
     check_results_folder(results_dir)
-    check_not_replaced(out, results_dir, images)
     inventory = take_inventory(results_dir)
     studies, torn = find_studies(results_dir)
     agents, problems = find_agent_runs(results_dir, elsewhere=[played.study.folder for played in studies])
@@ -112,7 +111,7 @@ def build_site(
         methods = methods_payload(inventory, results, results_dir, agents, robustness, studies, splits)
         write_payload(site, "methods", methods)
         if agents:
-            write_agents(site, agents)
+            write_agents(site, agents, kept)
         shows_robustness = write_robustness_page(site, robustness, results_dir, relevant, kept)
         write_studies(site, studies, kept)
         more_pages = write_encoder_pages(site, results_dir)
@@ -149,22 +148,8 @@ def check_results_folder(results_dir: Path) -> None:
         raise HistobenchError(f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}")
 
 
-def check_not_replaced(
-    out: Path, results_dir: Path, images: str | Path | Mapping[str, str | Path] | None = None
-) -> None:
-    """Refuse a site's folder in which its own results or images lie: replacing it would delete them."""
-    sources = images.values() if isinstance(images, Mapping) else [] if images is None else [images]
-    for what, path in [("results", results_dir), *(("images", Path(source)) for source in sources)]:
-        if path.resolve().is_relative_to(out.resolve()):
-            raise HistobenchError(
-                f"the site's folder {out} holds the {what} ({path}), which building it would delete; "
-                "choose a folder outside"
-            )
-
-
 def check_apart(out: Path, results_dir: Path) -> None:
-    """As `check_not_replaced`, and the other way round: no site among the results."""
-    check_not_replaced(out, results_dir)
+    """Refuse a site among the results."""
     if out.resolve().is_relative_to(results_dir.resolve()):
         raise HistobenchError(
             f"the site's folder {out} is inside the results folder ({results_dir}); "

@@ -69,8 +69,8 @@ def write_thumbnails(
     return shown
 
 
-def thumbnail(path: Path, cache: Cache, *, side: int = SIDE) -> bytes | None:
-    """The image at `path`, its middle square in `side` pixels as WebP; None where it cannot be read."""
+def thumbnail(path: Path, cache: Cache, *, side: int = SIDE, square: bool = True) -> bytes | None:
+    """The image (its middle square) in `side` pixels as WebP; None where it cannot be read."""
     from histobench.roi.data.image import open_rgb
     from histobench.roi.data.image_ref import locate
 
@@ -83,11 +83,14 @@ def thumbnail(path: Path, cache: Cache, *, side: int = SIDE) -> bytes | None:
         image = open_rgb(reference.read(), name=str(path))
     except (HistobenchError, OSError):
         return None
-    least = min(image.size)
-    left, top = (image.width - least) // 2, (image.height - least) // 2
-    small = image.resize((side, side), box=(left, top, left + least, top + least), reducing_gap=3.0)
+    if square:
+        least = min(image.size)
+        left, top = (image.width - least) // 2, (image.height - least) // 2
+        image = image.resize((side, side), box=(left, top, left + least, top + least), reducing_gap=3.0)
+    else:
+        image.thumbnail((side, side), reducing_gap=3.0)
     buffer = io.BytesIO()
-    small.save(buffer, "WEBP", quality=72, method=3)
+    image.save(buffer, "WEBP", quality=72, method=3)
     cache[key] = buffer.getvalue()
     return cache[key]
 
@@ -96,16 +99,26 @@ class Pictures:
     """Small pictures in one folder of a site, each written once; `find` gives the file of an image."""
 
     def __init__(
-        self, site: Path, folder: str, cache: Cache, find: Callable[..., Path | None], *, side: int = SIDE
+        self,
+        site: Path,
+        folder: str,
+        cache: Cache,
+        find: Callable[..., Path | None] = Path,
+        *,
+        side: int = SIDE,
+        square: bool = True,
     ) -> None:
-        self._site, self._folder, self._cache, self._find, self._side = site, folder, cache, find, side
+        self._site, self._folder, self._cache, self._find = site, folder, cache, find
+        self._side, self._square = side, square
         self._known: dict[tuple[str, ...], str] = {}
 
     def address(self, *image: str) -> str:
         """The address of a picture from the site's page on; empty where it is not at hand."""
         if image not in self._known:
             path = self._find(*image)
-            content = None if path is None else thumbnail(path, self._cache, side=self._side)
+            content = (
+                None if path is None else thumbnail(path, self._cache, side=self._side, square=self._square)
+            )
             place = f"thumbs/{self._folder}/{len(self._known)}.webp" if content is not None else ""
             if content is not None:
                 (self._site / place).parent.mkdir(parents=True, exist_ok=True)
