@@ -94,7 +94,7 @@ def write_run(
 
     `keep_votes` also writes what every episode said about every image, as `histobench evaluate` does.
     """
-    sharpness, loss = TASKS[task]
+    sharpness, loss = TASKS.get(task, (1.0, 0.2))
     number = sum(map(ord, encoder + task + setting + data.name)) + seed
     predictions = simulated_predictions(data, skill=skill - loss, sharpness=sharpness, seed=number)
     result = evaluate(

@@ -75,6 +75,8 @@ export interface Site {
   /** Whether there is a page on how alike encoders are, and one with a shortlist. */
   similarity: boolean;
   choice: boolean;
+  /** Whether there is a page on frozen and fine-tuned networks. */
+  shift: boolean;
   /** Runs with the tiles that got the most attention. */
   tiles: number[];
   /** Image sets with thumbnails. */

@@ -13,6 +13,7 @@ import { ConsultPage } from "./pages/consult";
 import { RobustnessPage } from "./pages/robustness";
 import { SimilarityPage } from "./pages/similarity";
 import { ChoosePage } from "./pages/choose";
+import { ShiftPage } from "./pages/shift";
 import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
@@ -46,6 +47,7 @@ function App({ site }: { site: Site }) {
     ...(site.robustness ? [{ page: "robustness", label: "Robustness" }] : []),
     ...(site.similarity ? [{ page: "similarity", label: "Similarity" }] : []),
     ...(site.choice ? [{ page: "choose", label: "Choose" }] : []),
+    ...(site.shift ? [{ page: "fine-tuning", label: "Fine-tuning" }] : []),
     ...(site.agents.length ? [{ page: "agents", label: "Agents" }] : []),
     ...(site.consult.length ? [{ page: "consult", label: "Consult" }] : []),
     { page: "methods", label: "Methods" },
@@ -114,6 +116,8 @@ function Page({ site }: { site: Site }) {
       return <SimilarityPage site={site} route={route} />;
     case "choose":
       return <ChoosePage site={site} />;
+    case "fine-tuning":
+      return <ShiftPage site={site} />;
     case "consult":
       return <ConsultPage site={site} route={route} />;
     case "methods":

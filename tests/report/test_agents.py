@@ -68,7 +68,7 @@ def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
     failed = [
         replace(episode, outcome=replace(episode.outcome, success=False)) for episode in runs[0].episodes
     ]
-    write_agents(tmp_path, [replace(runs[0], episodes=failed)])
+    write_agents(tmp_path, [replace(runs[0], episodes=failed)], {})
     rate = data_of(tmp_path / "index.html", "agents")["runs"][0]["all"]
     assert (rate["value"], rate["low"]) == (0.0, 0.0)
     assert rate["high"] == pytest.approx(1 - 0.025 ** (1 / 3), abs=1e-4)  # the exact interval of 0 in 3
@@ -89,7 +89,7 @@ def test_outcome_classes_are_shown_with_what_no_rate_counts(
     assert problems == []
     first = runs[0].episodes[1]
     runs[0].episodes[1] = replace(first, outcome=replace(first.outcome, outcome="filtered"))
-    write_agents(tmp_path, runs)
+    write_agents(tmp_path, runs, {})
     index = tmp_path / "index.html"
     alone, helped = data_of(index, "agents")["runs"]
     assert alone["outcomes"] == [
@@ -133,7 +133,7 @@ def test_long_output_is_cut_and_says_so(tmp_path: Path, results: Path, data_of: 
     record["state"]["history"][2]["content"] = "Observation:\n" + "y" * 50_000
     (place / "results.jsonl").write_text(json.dumps(record) + "\n")
     runs, _ = find_agent_runs(tmp_path)
-    write_agents(tmp_path, runs)
+    write_agents(tmp_path, runs, {})
     shown = data_of(tmp_path / "index.html", "talk/0-0")[0]["turns"][0][2]
     assert len(shown) < 21_000
     assert "30,000 more characters" in shown
@@ -158,7 +158,7 @@ def test_pictures_that_an_agent_was_shown_stand_in_its_conversation(
     (place / "results.jsonl").write_text(json.dumps(record) + "\n")
     runs, problems = find_agent_runs(tmp_path / "results")
     assert problems == []
-    write_agents(tmp_path, runs)
+    write_agents(tmp_path, runs, {})
     shown, asked, nothing = data_of(tmp_path / "index.html", "talk/0-0")[0]["pictures"]
     assert (asked, nothing) == ([""], [])  # a picture that cannot be read is told, not left out
     with Image.open(tmp_path / shown[0]) as picture:
@@ -174,7 +174,7 @@ def test_published_recordings_give_the_published_rates(
     (tmp_path / name).write_bytes((shared_dir / "mint" / "replay" / name).read_bytes())
     runs, problems = find_agent_runs(tmp_path)
     assert problems == []
-    write_agents(tmp_path, runs)
+    write_agents(tmp_path, runs, {})
     found = data_of(tmp_path / "index.html", "agents")["runs"][0]
     expected = json.loads((shared_dir / "mint" / "replay" / "expected_metrics.json").read_text())
     published = _find(expected, "gpt-3.5-turbo-0613")["SR"]["5"]

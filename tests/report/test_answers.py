@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.report.conftest import write_agent_run
 
 from builders import feature_set
 from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.comparison.answer import Evidence, answer
 from histobench.roi.features.feature_file import save
@@ -43,6 +45,12 @@ def folders(write: ModuleType, out: Path) -> Iterator[tuple[str, Path]]:
     yield runs("20 datasets", [make(f"data-{k}", 30, classes="AB") for k in range(20)], 2, "KNN")
     yield runs("one encoder", [make("a", 30, classes="AB")], 1, "KNN")
     yield runs("no tests", [make("a", 16, classes=[f"{LONG} {k}" for k in range(8)], patients=2)], 2, "KNN")
+    for setting in ("frozen", "lora"):
+        made = runs("fine-tuned", [make("a", 90, classes="AB", patients=30)], 2, "Fine-tune", setting=setting)
+    yield made
+    yield runs("two classes, one dataset", [make("a", 300, classes="AB")], 3, "KNN")
+    write_agent_run(out / "only agents")
+    yield "only agents", out / "only agents"
     yield runs("patients", [make("a", 24, classes="AB", patients=24)], 2, "KNN", setting="patients")
 
 
@@ -67,10 +75,29 @@ def test_nothing_is_marked_without_a_test(sites: dict[str, Path], data_of: Read)
                     tested[kind] = tested.get(kind, False) or bool(test)
                 assert metric["answer"], kind
     assert {kind for kind, found in tested.items() if not found} == {"no tests", "one encoder"}
+    assert len(sites) >= 10
+
+
+def test_an_empty_folder_is_an_error_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match=r"no results in .*; `histobench run`"):
+        build_site(tmp_path, tmp_path.parent / "site")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["no tests", "one encoder"])
+def test_frozen_and_fine_tuned_networks_have_a_page(sites: dict[str, Path], data_of: Read) -> None:
+    (table,) = data_of(sites["fine-tuned"], "shift")
+    runs = load_runs(sites["fine-tuned"].parents[2] / "results" / "fine-tuned")
+    values = {(run.identity.encoder, run.setting): run.metrics["balanced_accuracy"] for run in runs}
+    for name, frozen, adapted, *_ in table["rows"]:
+        assert frozen == f"{values[name, 'frozen']:.3f}"
+        assert adapted == f"{values[name, 'lora']:.3f}"
+    assert "intervals" in table["notes"][0]
+    assert data_of(sites["fine-tuned"], "site")["shift"]
+    assert not data_of(sites["two encoders"], "site")["shift"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["no tests", "one encoder", "only agents"])
 @pytest.mark.parametrize("page", ["", "#/datasets", "#/dataset/a", "#/compare"])
 def test_pages_without_a_test_do_not_say_best(
     sites: dict[str, Path], open_page: Any, kind: str, page: str

@@ -35,13 +35,13 @@ def server(tmp_path: Path) -> Iterator[SiteServer]:
 
 def ask(
     server: SiteServer, path: str, *, method: str = "GET", host: str = "localhost"
-) -> tuple[int, bytes, dict[str, str]]:
+) -> tuple[int, bytes, http.client.HTTPMessage]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=PATIENCE)
     connection.request(method, path, headers={"Host": host})
     answer = connection.getresponse()
     content = answer.read()
     connection.close()
-    return answer.status, content, dict(answer.getheaders())
+    return answer.status, content, answer.headers
 
 
 def test_files_of_the_site_are_served_to_this_machine(server: SiteServer) -> None:

@@ -151,13 +151,6 @@ def test_a_folder_of_agents_alone_is_a_site_too(results: Path, tmp_path: Path, d
     assert len(overview["agents"]) == 2
 
 
-def test_an_empty_folder_is_an_error_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="histobench evaluate"):
-        build_site(tmp_path, tmp_path / "site")
-    with pytest.raises(HistobenchError, match="no results folder"):
-        build_site(tmp_path / "nowhere", tmp_path / "site")
-
-
 @pytest.mark.slow
 def test_only_a_site_is_ever_replaced(results: Path, tmp_path: Path) -> None:
     folder = one_run(results, tmp_path / "r")

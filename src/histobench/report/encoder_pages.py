@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from histobench.report.inventory import Inventory
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.thumbnails import Cache, thumbnail
 from histobench.roi.comparison.choice import CHOICE_FILE
+from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
 from histobench.roi.comparison.similarity_table import (
     HEADINGS,
     SIMILARITY_FILE,
@@ -26,8 +28,9 @@ from histobench.roi.comparison.similarity_table import (
     read_similarities,
 )
 from histobench.roi.metrics.metric_catalogue import described
-from histobench.roi.result_options import MEASURES
+from histobench.roi.result_options import MEASURES, CompareSettings
 from histobench.roi.results.layout import TaskFiles
+from histobench.roi.task_catalogue import FINE_TUNE
 
 log = logging.getLogger(__name__)
 #: Most pictures of tiles with the most attention in one report.
@@ -38,8 +41,11 @@ CELLS, MOST_MAPS = 48, 2000
 LEVELS = 8
 
 
-def write_encoder_pages(site: Path, results_dir: Path) -> dict[str, bool]:
+def write_encoder_pages(site: Path, results_dir: Path, inventory: Inventory) -> dict[str, bool]:
     """Write the data of the pages that the results folder has files for; which of them there are."""
+    shifts = _ranking_shifts(inventory)
+    if shifts:
+        write_payload(site, "shift", shifts)
     alike = similarity_payload(results_dir)
     choice = _stored(results_dir / CHOICE_FILE)
     if alike:
@@ -47,7 +53,18 @@ def write_encoder_pages(site: Path, results_dir: Path) -> dict[str, bool]:
     if choice:
         metric = str(choice.get("metric"))
         write_payload(site, "choice", choice | {"metricLabel": described(metric).label})
-    return {"similarity": bool(alike), "choice": bool(choice)}
+    return {"similarity": bool(alike), "choice": bool(choice), "shift": bool(shifts)}
+
+
+def _ranking_shifts(inventory: Inventory) -> list[dict[str, Any]]:
+    """Frozen against fine-tuned networks, as `histobench compare --task Fine-tune` prints them."""
+    try:
+        shifts = ranking_shifts(inventory.runs, CompareSettings())
+    except HistobenchError as error:
+        if any(run.task == FINE_TUNE for run in inventory.runs):
+            log.warning("no page on fine-tuning in the report: %s", error)
+        return []
+    return [asdict(shift_grid(shift)) for shift in shifts if shift.shifts]
 
 
 def similarity_payload(results_dir: Path) -> list[dict[str, Any]]:

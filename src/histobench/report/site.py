@@ -114,7 +114,7 @@ def build_site(
             write_agents(site, agents, kept)
         shows_robustness = write_robustness_page(site, robustness, results_dir, relevant, kept)
         write_studies(site, studies, kept)
-        more_pages = write_encoder_pages(site, results_dir)
+        more_pages = write_encoder_pages(site, results_dir, inventory)
         tiles = write_top_tiles(site, inventory, sources, kept)
         speeds, device = measured_speed(results_dir)
         on_board = board_index(robustness)
