@@ -1,7 +1,7 @@
 """Count what many workers do to a shared folder, and what a plan of very many units costs.
 
 python benchmarks/speed/many_units.py --workers 64 --units 640
-python benchmarks/speed/many_units.py --workers 1000 --units 5000
+python benchmarks/speed/many_units.py --workers 1000 --units 3000 --seconds 10
 python benchmarks/speed/many_units.py --plan 1000000
 """
 
