@@ -1,181 +1,279 @@
-"""Random faults on a real cluster of two nodes on this machine: is anything lost, doubled or different?
+"""Random faults on a real cluster of two nodes: is anything lost, different, paid twice or left behind?
 
-A small plan runs once with `--engine local`, and then on Ray or Slurm while workers, daemons and drivers are
-killed with SIGKILL, jobs are requeued, and a second driver starts. When the faults are over the plan is run
-again where something is missing, as a user would, and the results must be those of the local run, byte for
-byte except dates.
+One process plays a small benchmark and a small run of agents undisturbed. Then a cluster does the same, one
+fault happens at a random moment, and the command is repeated, as a user would: it must end with 0, and the
+results must be the same, byte for byte except dates. Agents ask a server that counts. The seed decides on all
+faults and moments.
 
-  python tests/cluster_faults.py --engine ray --faults 30
-  python tests/cluster_faults.py --engine slurm --faults 30
+  python tests/cluster_faults.py --engine ray --faults 30 --seed 47
+  python tests/cluster_faults.py --engine slurm --faults 30 --seed 47
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
+from fault_tools import DISK, IN_PARTS, SBATCH, Server, write_work
 from histobench.roi.comparison.tidy_rows import read_rows
-from two_nodes import LIMIT, RayCluster, SlurmCluster, command, opened, wait_for
+from two_nodes import (
+    LIMIT,
+    RayCluster,
+    SlurmCluster,
+    begin,
+    environment_of,
+    opened,
+    processes,
+    send,
+    wait_for,
+)
 
-#: Encoders that take their time, so that there is something to kill.
-ENCODERS = """
-import time, torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-
-class Colour(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.eval_transforms = TransformSpec(resize=24, crop=24)
-        self.embed_dim = 12
-        self.net = torch.nn.Conv2d(3, 12, 5, stride=3)
-
-    def forward(self, images):
-        time.sleep({pause})
-        return self.net(images).relu().mean(dim=(2, 3))
-
-
-class Edge(Colour):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.net = torch.nn.Conv2d(3, 12, 3, stride=2)
-"""
+COMMON = ["driver kill", "driver term", "driver stop", "worker kill", "worker term", "worker stop"]
+COMMON += ["node", "late files", "read-only", "damage", "two drivers"]
+FAULTS = {"ray": [*COMMON, "head"], "slurm": [*COMMON, "sbatch", "late sbatch", "requeue", "cancel"]}
+#: What ends workers, and how many answers they may be waiting for then: two each.
+DEADLY, UNDER_WAY = {"driver kill", "driver term", "worker kill", "worker term", "node", "damage", "head"}, 4
+DEADLY |= {"requeue", "cancel"}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
+TRACKS = ("roi", "agents")
+#: Seconds until another process sees a file, and of a fault that passes.
+LATE, PASSING = 2.5, (2.0, 7.0)
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
-#: Seconds that a fault waits for something to happen to.
-PATIENCE = 30.0
 
 
-def write_plan(folder: Path, *, images: int, pause: float) -> Path:
-    """Draw small images, write two encoders and a plan whose results go to `folder/results`."""
-    rng = np.random.default_rng(images)
-    (folder / "images").mkdir(parents=True)
-    lines = ["image_path,label,split"]
-    for number in range(images):
-        label = number % 3
-        pixels = rng.integers(0, 120, (20, 20, 3)) + np.array([label == 0, label == 1, label == 2]) * 90
-        path = folder / "images" / f"{number}.png"
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-        lines.append(f"{path},{label},{'test' if number % 5 < 2 else 'train'}")
-    (folder / "tiles.csv").write_text("\n".join(lines))
-    own = folder / "own.py"
-    own.write_text(ENCODERS.format(pause=pause))
-    plan = folder / "plan.yaml"
-    plan.write_text(
-        f"datasets: [{folder / 'tiles.csv'}]\nencoders: ['{own}:Colour', '{own}:Edge']\n"
-        f"results: {folder / 'results'}\nn_bootstrap: 20\nn_neighbors: 3\ncompile: 'off'\nnum_workers: 0\n"
-        "tasks: [KNN, Few-shot]\nn_shot: [1, 2, 4]\nn_way: [2]\n"
-    )
-    return plan
+class Harness:
+    """A cluster, and two pieces of work whose outcome is known."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        self.folder, self.engine, self.log = folder, engine, folder / "commands.log"
+        self.shared, self.fault = folder / "shared", folder / "fault"
+        for name in ("bin", "disk", "shared"):
+            (folder / name).mkdir(parents=True)
+        (folder / "disk" / "sitecustomize.py").write_text(
+            DISK.format(folder=str(self.shared), fault=str(self.fault), late=LATE)
+        )
+        (folder / "bin" / "sbatch").write_text(SBATCH.format(fault=self.fault, sbatch=shutil.which("sbatch")))
+        (folder / "bin" / "sbatch").chmod(0o755)
+        self.made = opened(
+            engine,
+            folder,
+            HISTOBENCH_CACHE=str(self.shared / "cache"),
+            PYTHONPATH=os.pathsep.join(filter(None, [str(folder / "disk"), os.environ.get("PYTHONPATH")])),
+            PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        )
+        self.server = Server()
+        write_work(folder, self.shared / "results")
+        self._alone: dict[str, Path] = {}
+        self._seconds: dict[str, float] = {}
+
+    def command(self, track: str, *flags: str) -> list[str]:
+        """Return the command; with flags of a cluster, whatever can be cut is cut."""
+        if track == "roi":
+            program = ["-c", IN_PARTS] if flags else ["-m", "histobench.cli.main"]
+            tasks = ("--slurm", "tasks=2", "--stage", str(self.folder / "node")) if "slurm" in flags else ()
+            return [sys.executable, *program, "run", str(self.folder / "plan.yaml"), *flags, *tasks]
+        mint = ["mint", "run", "--agent", f"openai:m@{self.server.url}", "--tasks", "gsm8k", "-o"]
+        mint += [str(self.shared / "results"), "--data", str(self.folder / "data"), "--concurrency", "2"]
+        mint += [*flags, "--workers", "2"] if flags else []
+        return [sys.executable, "-m", "histobench.cli.main", *mint]
+
+    def alone(self, track: str) -> Path:
+        """Return the results of one process that nothing disturbs."""
+        if track not in self._alone:
+            self.tidy()
+            began = time.monotonic()
+            assert begin(self.made, self.command(track), self.log).wait(timeout=LIMIT) == 0
+            self._seconds[track] = time.monotonic() - began
+            self._alone[track] = (self.shared / "results").rename(self.folder / f"alone-{track}")
+        return self._alone[track]
+
+    def tidy(self) -> None:
+        """Forget all results, and what was asked."""
+        for place in ("results", "cache"):
+            shutil.rmtree(self.shared / place, ignore_errors=True)
+        self.server.asked.clear()
+        self.log.write_text("")
+
+    def play(self, track: str) -> int:
+        """Run the command to its end, and that of its jobs; return its exit code."""
+        process = begin(self.made, self.command(track, *self.made.flags), self.log)
+        try:
+            code = process.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            send(process.pid)
+            process.wait()
+            raise TimeoutError("the command does not end") from None
+        wait_for(self.made.is_idle, LIMIT, "jobs do not end")
+        return code
+
+    def suffer(self, track: str, fault: str, rng: random.Random) -> list[str]:
+        """Play with a fault at a random moment, repeat the command; return all that is wrong then."""
+        self.alone(track)
+        self.tidy()
+        self.fault.write_text(fault if fault == "late files" else "")
+        if "sbatch" in fault:
+            self.fault.write_text(f"{fault.split()[0]} {rng.randint(1, 3) if track == 'roi' else 1}\n")
+        first = begin(self.made, self.command(track, *self.made.flags), self.log)
+        time.sleep(rng.uniform(0.0, 1.5 * self._seconds[track]))
+        self._hurt(track, fault, rng, first)
+        try:
+            first.wait(timeout=LIMIT)
+            if fault != "late sbatch":
+                wait_for(self.made.is_idle, LIMIT, "jobs do not end")
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            send(first.pid)
+            return [f"the first command: {error}"]
+        if fault == "damage":
+            self._damage(rng)
+        if fault == "head":
+            self.made.stop()
+            self.made.start()
+        self.fault.write_text("")
+        problems = [f"the repeated command ended with {code}"] if (code := self.play(track)) else []
+        problems += [f"different: {name}" for name in self.differences(track)]
+        twice = self.server.asked.total() - len(self.server.asked)
+        # A worker that is killed loses the answers that are under way.
+        if twice > (UNDER_WAY if fault in DEADLY else 0):
+            problems.append(f"{twice} questions paid twice")
+        problems += re.findall(r"^Traceback.*|^\*\*\* SIG.*", self.log.read_text(), re.MULTILINE)
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: not self.left(), 30, "")
+        return problems + [f"left: {line}" for line in self.left()]
+
+    def _hurt(self, track: str, fault: str, rng: random.Random, first: subprocess.Popen[bytes]) -> None:
+        """Do harm, and wait until a fault that passes is over."""
+        made, seconds = self.made, rng.uniform(*PASSING)
+        who, _, what = fault.partition(" ")
+        if what in SIGNALS:
+            pids = [first.pid] if who == "driver" else self._victims(first)[:1]
+            for pid in pids:
+                send(pid, SIGNALS[what])
+            if what == "stop":
+                time.sleep(seconds)
+                for pid in pids:
+                    send(pid, signal.SIGCONT)
+        elif fault == "node":
+            made.kill_node()
+        elif fault == "read-only":
+            self.fault.write_text(fault)
+            time.sleep(seconds)
+            self.fault.write_text("")
+        elif fault == "damage":
+            send(first.pid)
+        elif fault == "two drivers":
+            begin(made, self.command(track, *made.flags), self.log).wait(timeout=LIMIT)
+        elif fault == "head" and isinstance(made, RayCluster):
+            made.kill_head()
+        elif fault in ("requeue", "cancel") and isinstance(made, SlurmCluster):
+            self._victims(first)
+            for job in made.running()[:1]:
+                made.run(*(("scontrol", "requeue") if fault == "requeue" else ("scancel",)), job, check=False)
+
+    def _victims(self, first: subprocess.Popen[bytes]) -> list[int]:
+        """Workers, as soon as there are some."""
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: bool(self.made.workers()) or first.poll() not in (None, 0), 30, "")
+        return self.made.workers()
+
+    def _damage(self, rng: random.Random) -> None:
+        """Damage some entries of the run folder."""
+        runs = [path.parent for path in self.shared.glob("results/*/runs/*/units.jsonl")]
+        entries = sorted(
+            path for run in runs for path in [*run.rglob("*"), run / "claims", run / "driver.json"]
+        )
+        for path in rng.sample(entries, min(3, len(entries))):
+            how = rng.choice(["garbage", "empty", "link", "pipe"])
+            if how in ("garbage", "empty") and path.is_file():
+                path.write_bytes(rng.randbytes(80) if how == "garbage" else b"")
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                os.mkfifo(path) if how == "pipe" else path.symlink_to(self.folder / "images")
+
+    def left(self) -> list[str]:
+        """Return processes of the work that are still there."""
+        marker = f"HISTOBENCH_CACHE={self.shared}"
+        mine = {
+            pid: line for pid, (_, line) in processes().items() if "histobench" in line or "RayWorker" in line
+        }
+        return [line for pid, line in mine.items() if pid != os.getpid() and marker in environment_of(pid)]
+
+    def differences(self, track: str) -> list[str]:
+        """Return what is not as one process made it."""
+        ours, theirs = (_contents(track, folder) for folder in (self.alone(track), self.shared / "results"))
+        return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
 
 
-def differences(one: Path, other: Path) -> list[str]:
-    """Files that two results folders do not share, or not with the same bytes but for dates."""
-    ours, theirs = _files(one), _files(other)
-    found = sorted(ours.keys() ^ theirs.keys())
-    for name in sorted(ours.keys() & theirs.keys()):
-        if name.endswith("results.parquet"):
-            tables = [
-                [
-                    {key: value for key, value in row.items() if key != "date"}
-                    for row in read_rows(folder[name])
-                ]
-                for folder in (ours, theirs)
-            ]
-            same = tables[0] == tables[1]
+def _contents(track: str, folder: Path) -> dict[str, object]:
+    """Results without dates and seconds; of agents, what was said in each episode."""
+    found: dict[str, object] = {}
+    if track == "agents":
+        lines = [line for path in folder.rglob("results.jsonl") for line in path.read_text().splitlines()]
+        for record in map(json.loads, lines):
+            said = [turn["content"] for turn in record["state"]["history"]]
+            name = f"episode {record['task']['task_id']}"
+            found[name] = found.get(name), record["state"]["success"], said  # nested if it is there twice
+        return found
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith("work/") or path.suffix == ".tmp" or not path.is_file():
+            continue
+        if path.name == "results.parquet":
+            found[name] = [{**row, "date": None} for row in read_rows(path)]
         else:
-            first, second = (DATE.sub(b"", folder[name].read_bytes()) for folder in (ours, theirs))
-            same = first == second or name.endswith("speeds.json")  # seconds
-        found += [] if same else [name]
+            found[name] = "seconds" if path.name == "speeds.json" else DATE.sub(b"", path.read_bytes())
     return found
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {
-        name: path for name, path in found.items() if not name.startswith("work/") and path.suffix != ".tmp"
-    }
-
-
-def run_local(plan: Path, folder: Path) -> Path:
-    """The results that all others must have."""
-    environment = {**os.environ, "HISTOBENCH_CACHE": str(folder / "cache-local")}
-    subprocess.run(command(plan), env=environment, check=True, capture_output=True, timeout=LIMIT)
-    return (folder / "results").rename(folder / "local")
-
-
-def run_through(made: RayCluster | SlurmCluster, plan: Path) -> None:
-    """As a user would: run, and run again until there is nothing to be done."""
-    made.submit(plan)
-    wait_for(made.is_done, LIMIT, "the run does not end")
-
-
-def suffer(
-    made: RayCluster | SlurmCluster, plan: Path, rng: random.Random, faults: list[str]
-) -> Counter[str]:
-    """One run with these faults at random moments; how many of each kind hit something."""
-    done: Counter[str] = Counter()
-    made.submit(plan)
-    for fault in faults:
-        time.sleep(rng.uniform(0.2, 3.0))
-        deadline = time.monotonic() + PATIENCE
-        while not (hit := made.inject(fault, plan)) and not made.is_done() and time.monotonic() < deadline:
-            time.sleep(0.2)  # there may be something to harm in a moment
-        done[fault] += hit
-    wait_for(made.is_done, LIMIT, "the run does not end")
-    return done
-
-
 def main() -> int:
-    """Runs with three faults each, until there were as many as asked for."""
+    """Let a cluster suffer one fault after the other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine", choices=("ray", "slurm"), required=True)
+    parser.add_argument("--engine", choices=sorted(FAULTS), required=True)
     parser.add_argument("--faults", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds of each forward pass")
+    parser.add_argument("--first", type=int, default=0, help="number of the first fault")
+    parser.add_argument("--seed", type=int, default=47)
+    parser.add_argument("--only", help="this fault and no other")
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    total: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="faults-") as place:
-        folder = Path(place)
-        plan = write_plan(folder, images=args.images, pause=args.pause)
-        local = run_local(plan, folder)
-        while total.total() < args.faults:
-            made = opened(args.engine, folder)
-            try:
-                made.start()
-                hit = suffer(made, plan, rng, [rng.choice(made.faults) for _ in range(3)])
-                if differences(local, folder / "results"):
-                    run_through(made, plan)
-            finally:
-                made.stop()
-            total += hit
-            apart = differences(local, folder / "results")
-            print(f"{dict(hit)}: {'same bytes' if not apart else f'DIFFERENT: {apart}'}", flush=True)
-            if apart:
-                return 1
-            shutil.rmtree(folder / "results")
-            shutil.rmtree(folder / "cache-cluster")
-            shutil.rmtree(folder / "slurm", ignore_errors=True)
-    print(f"{total.total()} faults on {args.engine}: {dict(total)}; nothing lost, nothing different")
-    return 0
+    folder, failed = Path(tempfile.mkdtemp(prefix="faults-")), 0
+    harness = Harness(args.engine, folder)
+    try:
+        harness.made.start()
+        for number in range(args.first, args.first + args.faults):
+            rng = random.Random(f"{args.seed} {args.engine} {number}")
+            track, fault = rng.choice(TRACKS), args.only or rng.choice(FAULTS[args.engine])
+            began = time.monotonic()
+            problems = harness.suffer(track, fault, rng)
+            print(
+                f"{number} {track}, {fault}: {problems or 'same'}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+            if problems:
+                failed += 1
+                shutil.copytree(harness.shared, folder / f"failed-{number}", symlinks=True, ignore=_pipes)
+                shutil.copy(harness.log, folder / f"failed-{number}.log")
+    finally:
+        harness.made.stop()
+    print(f"{args.faults} faults on {args.engine} with seed {args.seed}: {failed} with a problem ({folder})")
+    return min(1, failed)
+
+
+def _pipes(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_fifo()]
 
 
 if __name__ == "__main__":

@@ -11,18 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 #: No command may take longer; a hang is a failure.
-LIMIT = 600.0
+LIMIT = 300.0
 #: Where a munged that was started here says which process it is.
 MUNGED = Path("/run/munge/munged.pid")
-
-
-def command(plan: Path, *more: str) -> list[str]:
-    """`histobench run` in a process of its own."""
-    return [sys.executable, "-m", "histobench.cli.main", "run", str(plan), *more]
 
 
 def wait_for(ready: Callable[[], bool], seconds: float, otherwise: str) -> None:
@@ -31,41 +26,44 @@ def wait_for(ready: Callable[[], bool], seconds: float, otherwise: str) -> None:
     while not ready():
         if time.monotonic() > deadline:
             raise TimeoutError(otherwise)
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """The processes below one of ours, with their command lines."""
-    children: dict[int, list[int]] = {}
+def send(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Process number -> its parent and its command line."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
+            with contextlib.suppress(OSError, IndexError, ValueError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            waiting.append(child)
-            try:
-                line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            found.append((child, line))
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(entry.name)] = parent, line
     return found
 
 
-def kill(pid: int) -> None:
-    """SIGKILL, if it is still there."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def environment_of(pid: int) -> str:
+    """Return the environment with which a process was started; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _below(pid: int) -> list[int]:
+    every, found = processes(), [pid]
+    for parent in found:
+        found += [child for child, (its, _) in every.items() if its == parent]
+    return found
 
 
 class RayCluster:
-    """A head and a second node, each with one core; `inject` hurts them."""
-
-    faults = ("worker", "node", "driver", "two drivers")
+    """A head and a second node, each with one core."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._ray = str(Path(sys.executable).with_name("ray"))
@@ -77,18 +75,26 @@ class RayCluster:
         self._port = _free_port()
         self._folder = folder
         self._nodes: list[subprocess.Popen[bytes]] = []
-        self._drivers: list[subprocess.Popen[bytes]] = []
         # Unix sockets have short names: not below pytest's folders.
         self._temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What `histobench run` is told."""
+        """What commands need to use this cluster."""
         return "--engine", "ray", "--ray-address", f"127.0.0.1:{self._port}"
 
-    def start(self) -> None:
-        """Both nodes."""
-        (self._folder / "nodes.log").unlink(missing_ok=True)  # what a cluster before this one said
+    def start(self, attempts: int = 3) -> None:
+        """Start both nodes; on a busy machine that may need more than one attempt."""
+        try:
+            self._start_both()
+        except RuntimeError:
+            self.stop()
+            if attempts == 1:
+                raise
+            self.start(attempts - 1)
+
+    def _start_both(self) -> None:
+        (self._folder / "nodes.log").unlink(missing_ok=True)  # of a cluster before this one
         self._start(
             "--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._temporary}"
         )
@@ -97,51 +103,34 @@ class RayCluster:
         wait_for(lambda: self._started(2), LIMIT, "the second node of the Ray cluster does not start")
 
     def stop(self) -> None:
-        """Everything that was started here."""
-        for process in (*self._drivers, *self._nodes):
-            below = descendants(process.pid)
-            for pid in (process.pid, *(pid for pid, _ in below)):
-                kill(pid)
-            process.wait(timeout=60)
+        """Kill both nodes."""
+        while self._nodes:
+            self._kill_node()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def submit(self, plan: Path) -> None:
-        """Start a driver."""
-        log = (self._folder / "drivers.log").open("ab")
-        self._drivers.append(
-            subprocess.Popen(command(plan, *self.flags), env=self.environment, stdout=log, stderr=log)
-        )
-        log.close()
+    def kill_node(self) -> None:
+        """Lose the second node, and start another."""
+        self._kill_node()
+        self._start(f"--address=127.0.0.1:{self._port}")
 
-    def is_done(self) -> bool:
-        """Whether all drivers have ended."""
-        return all(driver.poll() is not None for driver in self._drivers)
+    def kill_head(self) -> None:
+        """Lose the head, and with it the cluster; `start` begins a new one at the same address."""
+        self._kill_node(0)
 
-    def inject(self, fault: str, plan: Path) -> bool:
-        """Do harm; False where there was nothing to harm just now."""
-        if fault == "worker":
-            workers = [
-                pid for node in self._nodes for pid, line in descendants(node.pid) if "RayWorker" in line
-            ]
-            for pid in workers[:1]:
-                kill(pid)
-            return bool(workers)
-        if fault == "node":
-            node = self._nodes.pop()  # the second one: the head is the cluster itself
-            for pid in (node.pid, *(pid for pid, _ in descendants(node.pid))):
-                kill(pid)
-            node.wait(timeout=60)
-            self._start(f"--address=127.0.0.1:{self._port}")
-            return True
-        if fault == "driver":
-            running = [driver for driver in self._drivers if driver.poll() is None]
-            for driver in running:
-                kill(driver.pid)
-                driver.wait(timeout=60)
-            self.submit(plan)
-            return bool(running)
-        self.submit(plan)
+    def is_idle(self) -> bool:
+        """Return whether nothing is queued: work ends with the command."""
         return True
+
+    def workers(self) -> list[int]:
+        """Return the processes that do units."""
+        every, nodes = processes(), {pid for node in self._nodes for pid in _below(node.pid)}
+        return [pid for pid in nodes if "RayWorker" in every.get(pid, (0, ""))[1]]
+
+    def _kill_node(self, number: int = -1) -> None:
+        node = self._nodes.pop(number)
+        for pid in _below(node.pid):
+            send(pid)
+        node.wait(timeout=60)
 
     def _start(self, *flags: str) -> None:
         # A node gives up where the agents are slow to tell their ports: the fewer to ask for, the better.
@@ -149,30 +138,25 @@ class RayCluster:
         named = [f"--{name}-port={_free_port()}" for name in agents]
         command = [self._ray, "start", *flags, *named, "--num-cpus=1", "--num-gpus=0", "--block"]
         command += ["--disable-usage-stats", "--object-store-memory=80000000"]
-        log = (self._folder / "nodes.log").open("ab")
-        node = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
-        log.close()
-        self._nodes.append(node)
+        with (self._folder / "nodes.log").open("ab") as log:
+            self._nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
 
     def _started(self, nodes: int) -> bool:
-        """Whether so many nodes have said that they are ready; RuntimeError where the last has given up."""
-        said = (self._folder / "nodes.log").read_text(errors="replace")
+        """Whether so many nodes are ready; RuntimeError where the last has given up."""
+        log = (self._folder / "nodes.log").read_text(errors="replace")
         if self._nodes[-1].poll() is not None:
-            raise RuntimeError(f"a node ended while it started: {said.strip().splitlines()[-1:]}")
-        return said.count("Ray runtime started") == nodes
+            raise RuntimeError(f"a node ended while it started: {log.strip().splitlines()[-1:]}")
+        return log.count("Ray runtime started") == nodes
 
 
 class SlurmCluster:
-    """A controller and two nodes with one core each; `inject` hurts them. Needs root, slurm-wlm and munge."""
+    """A controller and two nodes with one core each. Needs root, slurm-wlm and munge."""
 
-    faults = ("worker", "node", "requeue", "two drivers")
+    flags = ("--engine", "slurm")
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder / "slurm"
         self.environment = {**environment, "SLURM_CONF": str(self._folder / "slurm.conf")}
-        # Images are copied first, which must not change a byte either.
-        self.flags = ("--engine", "slurm", "--slurm", "tasks=2", "--stage", str(folder / "node"))
-        self._log = folder / "drivers.log"
         self._daemons: list[int] = []
         self._munged = 0  # where it was not running before
 
@@ -185,7 +169,7 @@ class SlurmCluster:
         return "" if os.geteuid() == 0 else "a Slurm of one's own needs root"
 
     def start(self) -> None:
-        """munge where it does not run, the controller and both nodes."""
+        """Start munge where it does not run, the controller and both nodes."""
         for name in ("state", "run", "log", "spool/n1", "spool/n2"):
             (self._folder / name).mkdir(parents=True)
         host = socket.gethostname().partition(".")[0]
@@ -197,71 +181,66 @@ class SlurmCluster:
             Path("/run/munge").mkdir(exist_ok=True)
             shutil.chown("/run/munge", "munge", "munge")
             MUNGED.unlink(missing_ok=True)
-            self._run("runuser", "-u", "munge", "--", "munged")
+            self.run("runuser", "-u", "munge", "--", "munged")
             wait_for(lambda: MUNGED.is_file() and bool(MUNGED.read_text()), LIMIT, "munged does not start")
             self._munged = int(MUNGED.read_text())
         self._daemon("ctld", "slurmctld")
         for node in ("n1", "n2"):
             self._daemon(f"slurmd.{node}", "slurmd", "-N", node)
         wait_for(
-            lambda: self._run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, LIMIT, "no idle nodes"
+            lambda: self.run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, LIMIT, "no idle nodes"
         )
 
     def stop(self) -> None:
-        """Jobs, nodes and controller."""
-        self._run("scancel", "--full", "--user", "root", check=False)
-        self._run("scontrol", "shutdown", check=False)
+        """End jobs, nodes and controller."""
+        self.run("scancel", "--full", "--user", "root", check=False)
+        self.run("scontrol", "shutdown", check=False)
+        every = processes()
         for pid in self._daemons:  # one may still wait for a job that is gone
-            if "slurm" in _line(pid):
-                kill(pid)
-        if self._munged and "munged" in _line(self._munged):
-            os.kill(self._munged, signal.SIGTERM)  # it has a socket to tidy up
+            if "slurm" in every.get(pid, (0, ""))[1]:
+                send(pid)
+        if self._munged and "munged" in every.get(self._munged, (0, ""))[1]:
+            send(self._munged, signal.SIGTERM)  # it has a socket to tidy up
 
-    def submit(self, plan: Path) -> None:
-        """Have the jobs queued."""
-        done = subprocess.run(
-            command(plan, *self.flags), env=self.environment, capture_output=True, text=True, timeout=LIMIT
-        )
-        with self._log.open("a") as log:
-            log.write(done.stdout + done.stderr)
-
-    def is_done(self) -> bool:
-        """Whether the queue is empty; a controller that is too busy to answer is asked again."""
+    def is_idle(self) -> bool:
+        """Return whether the queue is empty; a controller that is too busy to answer is asked again."""
         done = subprocess.run(["squeue", "-h"], env=self.environment, capture_output=True, timeout=LIMIT)
         return done.returncode == 0 and not done.stdout.strip()
 
-    def inject(self, fault: str, plan: Path) -> bool:
-        """Do harm; False where there was nothing to harm just now."""
-        if fault == "requeue":
-            jobs = self._run("squeue", "-h", "-t", "R", "-o", "%i", check=False).split()
-            for job in jobs[:1]:
-                self._run("scontrol", "requeue", job, check=False)
-            return bool(jobs)
-        if fault == "two drivers":
-            self.submit(plan)
-            return True
-        steps = [
-            (pid, line)
-            for pid, line in descendants(1)
-            if "slurmstepd" in line and str(self._folder) in _env(pid)
-        ]
-        below = [pid for step, _ in steps for pid, line in descendants(step)]
-        workers = [pid for pid in below if "histobench.cli.main" in _line(pid) and "bash" not in _line(pid)]
-        if fault == "worker":
-            for pid in workers[:1]:
-                kill(pid)
-            return bool(workers)
+    def running(self) -> list[str]:
+        """Return the jobs that run now."""
+        return self.run("squeue", "-h", "-t", "R", "-o", "%i", check=False).split()
+
+    def workers(self) -> list[int]:
+        """Return the processes that do units."""
+        every = processes()
+        below = {pid for step in self._steps() for pid in _below(step)}
+        lines = {pid: every.get(pid, (0, ""))[1] for pid in below}
+        return [pid for pid, line in lines.items() if "histobench.cli.main" in line and "bash" not in line]
+
+    def kill_node(self) -> None:
+        """Lose a node with its jobs, and start it again."""
         file = self._folder / "run" / "slurmd.n2.pid"
-        kill(int(file.read_text()))
+        below = [pid for step in self._steps() for pid in _below(step)]
+        for pid in (int(file.read_text()), *below):
+            send(pid)
         file.unlink()
-        for pid in (*below, *(pid for pid, _ in steps)):
-            kill(pid)
         self._daemon("slurmd.n2", "slurmd", "-N", "n2")
-        return True
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command of Slurm; return what it prints."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _steps(self) -> list[int]:
+        steps = [pid for pid, (_, line) in processes().items() if "slurmstepd" in line]
+        return [pid for pid in steps if str(self._folder) in environment_of(pid)]
 
     def _daemon(self, name: str, *command: str) -> None:
         """Start one, and remember it."""
-        self._run(*command)
+        self.run(*command)
         file = self._folder / "run" / f"{name}.pid"
         wait_for(
             lambda: file.is_file() and file.read_text().strip().isdigit(),
@@ -270,26 +249,6 @@ class SlurmCluster:
         )
         self._daemons.append(int(file.read_text()))
 
-    def _run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT)
-        if check and done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-        return done.stdout
-
-
-def _line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def _env(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
 
 def _free_port() -> int:
     with socket.socket() as probe:
@@ -297,10 +256,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def opened(engine: str, folder: Path) -> RayCluster | SlurmCluster:
-    """A cluster with a cache of its own, not yet started."""
-    environment = {**os.environ, "HISTOBENCH_CACHE": str(folder / "cache-cluster"), "HF_HUB_OFFLINE": "1"}
-    return RayCluster(folder, environment) if engine == "ray" else SlurmCluster(folder, environment)
+def begin(made: RayCluster | SlurmCluster, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command that uses the cluster; what it prints is added to a file."""
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=made.environment, stdout=file, stderr=file)
+
+
+def opened(engine: str, folder: Path, **environment: str) -> RayCluster | SlurmCluster:
+    """A cluster that is not started yet."""
+    known = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment}
+    return RayCluster(folder, known) if engine == "ray" else SlurmCluster(folder, known)
 
 
 SLURM_CONF = """ClusterName=lab
@@ -326,7 +291,7 @@ MpiDefault=none
 SlurmdTimeout=10
 KillWait=5
 BatchStartTimeout=20
-SchedulerParameters=requeue_setup_env_fail
+SchedulerParameters=requeue_setup_env_fail,sched_interval=1,sched_min_interval=1,batch_sched_delay=0,bf_interval=1
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=1 State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP

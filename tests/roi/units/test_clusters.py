@@ -1,51 +1,112 @@
-"""A real Ray and a real Slurm, two nodes each on this machine: killed at random, they give the same bytes."""
+"""A real Ray and a real Slurm, two nodes each on this machine: whatever fails, the results are the same."""
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import random
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import cluster_faults  # the command does the same with more faults
+from cluster_faults import FAULTS, TRACKS, Harness  # the command does the same with random faults
 from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
 from histobench.roi.units.status import status_of
+from two_nodes import LIMIT, SlurmCluster, wait_for
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-#: What agents are asked on a cluster.
-QUESTIONS = [str(number) for number in range(12)]
-#: Who consults encoders there, in which arms.
+#: The case of `make test`; each fault happens to one of the tracks.
+SAMPLE = ("slurm", "agents", "sbatch")
+CASES = [
+    (engine, TRACKS[(number + (engine == "ray")) % 2], fault)
+    for engine, faults in FAULTS.items()
+    for number, fault in enumerate(faults)
+]
 CONSULT = ["consult", "run", "--agent", "policy:always-trust", "--arms", "none,strong", "--cache", "none"]
-COUNTS = ("propose_solution", "use_tool", "invalid_action")
-
-
-def _module(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Harness]]:
+    """Start a cluster, or return the one that is there."""
+    made: dict[str, Harness] = {}
+
+    def open_cluster(engine: str) -> Harness:
+        if engine == "ray":
+            pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
+        elif SlurmCluster.missing():
+            pytest.skip(SlurmCluster.missing())
+        if active_backend()[0] == "none":
+            pytest.skip("agents need a sandbox")
+        if engine not in made:
+            harness = Harness(engine, tmp_path_factory.mktemp(engine))
+            try:
+                harness.made.start()
+            except (TimeoutError, RuntimeError) as error:
+                harness.made.stop()
+                pytest.skip(f"{engine} does not start on this machine: {error}")
+            made[engine] = harness
+        return made[engine]
+
+    yield open_cluster
+    for harness in made.values():
+        harness.made.stop()
+
+
+@pytest.mark.parametrize(
+    ("engine", "track", "fault"),
+    [pytest.param(*case, marks=[] if case == SAMPLE else [pytest.mark.nightly]) for case in CASES],
+)
+def test_after_a_fault_the_repeated_command_gives_what_one_process_gives(
+    cluster: Callable[[str], Harness], engine: str, track: str, fault: str
+) -> None:
+    harness = cluster(engine)
+    assert harness.suffer(track, fault, random.Random(fault)) == [], harness.log.read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", FAULTS)
+def test_two_nodes_give_what_one_process_gives(
+    cluster: Callable[[str], Harness], tmp_path: Path, engine: str
+) -> None:
+    harness = cluster(engine)
+    harness.alone("roi")
+    harness.tidy()
+    assert harness.play("roi") == 0
+    assert harness.differences("roi") == []
+    status = status_of(harness.shared / "results")
+    assert sum(cell.states["done"] for cell in status.cells if cell.encoder == "(hash)") == 3
+    if engine == "slurm":  # there the images were copied first
+        assert not status.not_staged
+        assert (harness.folder / "node").is_dir()
+    study = _prepare_study(tmp_path)
+    command = [sys.executable, "-m", "histobench.cli.main", *CONSULT, str(study), "-o", str(tmp_path / "out")]
+    command += [*harness.made.flags, "--workers", "2"]
+    done = subprocess.run(
+        command, env=harness.made.environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_for(harness.made.is_idle, LIMIT, "jobs do not end")
+    assert len(_records(tmp_path / "out")) == 12
+    assert _records(tmp_path / "out") == _records(study / "alone")
+
+
+def _prepare_study(folder: Path) -> Path:
     """A study of Consult with six cases, and what one process makes of them below `alone`."""
-    drawn = _module(Path(__file__).parents[2] / "consult" / "conftest.py", "consult_images")
-    folder: Path = drawn.make_images(tmp_path_factory.mktemp("consult"))
-    encoders = ",".join(f"{folder / 'three.py'}:{name}" for name in ("Colours", "Green", "Noise"))
-    prepare = ["consult", "prepare", str(folder / "tiles.csv"), "--classes", str(folder / "tiles.txt")]
+    spec = importlib.util.spec_from_file_location("images", Path(__file__).parents[2] / "consult/conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    drawn = importlib.util.module_from_spec(spec)
+    sys.modules["images"] = drawn
+    spec.loader.exec_module(drawn)
+    images: Path = drawn.make_images(folder)
+    encoders = ",".join(f"{images / 'three.py'}:{name}" for name in ("Colours", "Green", "Noise"))
+    prepare = ["consult", "prepare", str(images / "tiles.csv"), "--classes", str(images / "tiles.txt")]
     prepare += ["--encoders", encoders, "--cases", "6", "--measured", "4", "--num_workers", "0"]
     prepare += ["--organ", "colon", "--device", "cpu", "--out", str(folder / "study")]
     with pytest.MonkeyPatch.context() as patch:
@@ -55,110 +116,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study"
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("engine", "faults"),
-    [("ray", ["worker", "two drivers", "node", "driver"]), ("slurm", ["worker", "requeue"])],
-)
-def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
-    tmp_path: Path, request: pytest.FixtureRequest, engine: str, faults: list[str]
-) -> None:
-    if engine == "ray":
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
-    elif cluster_faults.SlurmCluster.missing():
-        pytest.skip(cluster_faults.SlurmCluster.missing())
-    plan = cluster_faults.write_plan(tmp_path, images=280, pause=0.03)
-    local = cluster_faults.run_local(plan, tmp_path)
-    made = cluster_faults.opened(engine, tmp_path)
-    try:
-        try:
-            made.start()
-        except (TimeoutError, RuntimeError) as error:
-            pytest.skip(f"{engine} does not start on this machine: {error}")
-        cluster_faults.suffer(made, plan, random.Random(7), faults)
-        for _ in range(3):  # what was lost is done when asked again; a busy cluster may lose a job once more
-            if cluster_faults.differences(local, tmp_path / "results"):
-                cluster_faults.run_through(made, plan)
-        if (sandbox := active_backend()[0]) != "none":  # a cluster is dear to start: agents use the same one
-            played = play_agents(made, engine, tmp_path)
-            study: Path = request.getfixturevalue("study")
-            consulted = play_consult(made, engine, study, tmp_path / "consulted")
-    finally:
-        made.stop()
-    assert cluster_faults.differences(local, tmp_path / "results") == []
-    status = status_of(tmp_path / "results")
-    assert sum(cell.states["done"] for cell in status.cells if cell.encoder == "(hash)") == 5
-    if engine == "slurm":  # there the images were copied first
-        assert not status.not_staged
-        assert (tmp_path / "node").is_dir()
-    if sandbox != "none":
-        assert played == sorted(QUESTIONS)
-        alone = records_of(study / "alone")
-        assert len(alone) == 12
-        assert consulted == alone
-
-
-def play_agents(made: Any, engine: str, folder: Path) -> list[str]:
-    """Recorded episodes of twelve questions, played by three workers; gives the tasks that were finished."""
-    data, recording, output = folder / "data" / "gsm8k", folder / "one.k5.jsonl.gz", folder / "episodes"
-    data.mkdir(parents=True)
-    asked = [
-        {"id": int(task), "prompt": f"What is {task} + 1?", "reference": str(int(task) + 1)}
-        for task in QUESTIONS
-    ]
-    (data / "test_prompts.json").write_text("".join(json.dumps(task) + "\n" for task in asked))
-    with gzip.open(recording, "wt") as file:
-        for task in QUESTIONS:
-            turn = {"assistant": f"<solution>{int(task) + 1}</solution>", "kind": "?"}
-            record = {
-                "family": "reasoning",
-                "task": "gsm8k",
-                "task_id": int(task),
-                "model": "scripted",
-                "settings": {"max_steps": 5, "max_propose": 2},
-                "turns": [turn],
-                "success": True,
-                "terminate_reason": "task_success",
-                "counts": dict.fromkeys(COUNTS, 0),
-            }
-            file.write(json.dumps(record) + "\n")
-    command = ["mint", "run", "--agent", f"replay:{recording}", "--tasks", "gsm8k"]
-    share_out(
-        made, engine, [*command, "--data", str(data.parent)], output, workers=3, episodes=len(QUESTIONS)
-    )
-    return sorted(str(task["task_id"]) for task in tasks_in(output))
-
-
-def play_consult(made: Any, engine: str, study: Path, output: Path) -> dict[tuple[str, str], Any]:
-    """The cases of a study in two arms, played by two workers; what happened in each."""
-    share_out(made, engine, [*CONSULT, str(study)], output, workers=2, episodes=12)
-    return records_of(output)
-
-
-def share_out(
-    made: Any, engine: str, command: list[str], output: Path, *, workers: int, episodes: int
-) -> None:
-    """Have a run of agents played on the cluster; Slurm plays on after the command."""
-    where = made.flags if engine == "ray" else ("--engine", "slurm")
-    whole = [sys.executable, "-m", "histobench.cli.main", *command, "-o", str(output), *where]
-    done = subprocess.run(
-        [*whole, "--workers", str(workers)], env=made.environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    deadline = time.monotonic() + 600
-    while len(tasks_in(output)) < episodes and time.monotonic() < deadline:
-        time.sleep(0.5)
-
-
-def tasks_in(output: Path) -> list[dict[str, Any]]:
-    texts = [path.read_text() for path in output.rglob("results.jsonl")]
-    lines = [line for text in texts for line in text.split("\n")[:-1]]  # the last is being written
-    return [json.loads(line)["task"] for line in lines]
-
-
-def records_of(output: Path) -> dict[tuple[str, str], Any]:
+def _records(output: Path) -> dict[tuple[str, str], Any]:
     """(arm, case) -> what happened; an episode that was played twice is an error."""
-    tasks = tasks_in(output)
+    lines = [line for path in output.rglob("results.jsonl") for line in path.read_text().splitlines()]
+    tasks = [json.loads(line)["task"] for line in lines]
     found = {(task["metadata"]["consult"]["arm"], task["task_id"]): task for task in tasks}
     assert len(found) == len(tasks)
     return {key: (task["reference"], task["metadata"]["consult"]) for key, task in found.items()}
