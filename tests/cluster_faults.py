@@ -25,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fault_tools import DISK, IN_PARTS, SBATCH, Server, write_work
+from fault_tools import DISK, SBATCH, Server, write_work
 from histobench.roi.comparison.tidy_rows import read_rows
 from two_nodes import (
     LIMIT,
@@ -78,15 +78,15 @@ class Harness:
         self._seconds: dict[str, float] = {}
 
     def command(self, track: str, *flags: str) -> list[str]:
-        """Return the command; with flags of a cluster, whatever can be cut is cut."""
+        """Return the command, in one process or with the flags of a cluster."""
+        program = [sys.executable, "-m", "histobench.cli.main"]
         if track == "roi":
-            program = ["-c", IN_PARTS] if flags else ["-m", "histobench.cli.main"]
             tasks = ("--slurm", "tasks=2", "--stage", str(self.folder / "node")) if "slurm" in flags else ()
-            return [sys.executable, *program, "run", str(self.folder / "plan.yaml"), *flags, *tasks]
+            return [*program, "run", str(self.folder / "plan.yaml"), *flags, *tasks]
         mint = ["mint", "run", "--agent", f"openai:m@{self.server.url}", "--tasks", "gsm8k", "-o"]
         mint += [str(self.shared / "results"), "--data", str(self.folder / "data"), "--concurrency", "2"]
         mint += [*flags, "--workers", "2"] if flags else []
-        return [sys.executable, "-m", "histobench.cli.main", *mint]
+        return [*program, *mint]
 
     def alone(self, track: str) -> Path:
         """Return the results of one process that nothing disturbs."""

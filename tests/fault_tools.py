@@ -14,14 +14,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-#: The program, for which a few images are enough to be cut into units.
-IN_PARTS = """
-from histobench.cli.main import main
-from histobench.roi.units import hashing
-
-hashing.LARGE, hashing.IMAGES_PER_UNIT = 1, 24
-raise SystemExit(main())
-"""
 #: Encoders that take their time, so that there is something to kill.
 ENCODERS = """
 import time, torch

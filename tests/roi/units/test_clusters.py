@@ -80,7 +80,6 @@ def test_two_nodes_give_what_one_process_gives(
     assert harness.play("roi") == 0
     assert harness.differences("roi") == []
     status = status_of(harness.shared / "results")
-    assert sum(cell.states["done"] for cell in status.cells if cell.encoder == "(hash)") == 3
     if engine == "slurm":  # there the images were copied first
         assert not status.not_staged
         assert (harness.folder / "node").is_dir()
