@@ -140,7 +140,7 @@ def datasets_page() -> str:
         f"| `{each.name}` | [{_plain(each.title)}]({each.homepage}) | {each.organ} "
         f"| {len(each.classes) or ''} | {sum(each.counts.values()) or ''} "
         f"| {', '.join(f'`@{name}`' for name in each.splits)} "
-        f"| {each.access} | {_plain(each.licence)} |"
+        f"| {each.access} | {_plain(each.license)} |"
         for each in all_datasets().values()
     ]
     return "\n".join(

@@ -231,14 +231,14 @@ class Encoders(list["EncoderSpec"]):
         return "\n".join(f"{spec.name:{width}}  {', '.join(_facts(spec))}" for spec in self)
 
     def _repr_html_(self) -> str:
-        header = ("name", "encoder", "features", "text", "access", "licence")
+        header = ("name", "encoder", "features", "text", "access", "license")
         return html_table(header, ((spec.name, spec.title, *_facts(spec)) for spec in self))
 
 
 def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:
-    """Length of a feature, whether it reads text, how it is had, and under which licence."""
+    """Length of a feature, whether it reads text, how it is had, and under which license."""
     text = "zero-shot" if spec.supports_zero_shot else "no text"
-    return f"{spec.dim} numbers", text, "on request" if spec.source.gated else "open", spec.licence
+    return f"{spec.dim} numbers", text, "on request" if spec.source.gated else "open", spec.license
 
 
 def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> Encoders:
@@ -254,7 +254,7 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
     Returns
     -------
     list of EncoderSpec
-        One short line per encoder when printed. A specification has `name`, `title`, `dim`, `licence`,
+        One short line per encoder when printed. A specification has `name`, `title`, `dim`, `license`,
         `supports_zero_shot`, `source` and more.
 
     Examples

@@ -79,7 +79,7 @@ def list_command(args: ListFlags) -> int:
     from histobench.roi.registry.dataset_entry import select
     from histobench.roi.registry.install import locate
 
-    found = select(organ=args.organ, licence=args.license, site=args.site, open_only=args.open)
+    found = select(organ=args.organ, license=args.license, site=args.site, open_only=args.open)
     if not found:
         raise HistobenchError("no public dataset matches; remove a filter")
     rows = []
@@ -95,10 +95,10 @@ def list_command(args: ListFlags) -> int:
                 "classes": str(len(entry.classes)),
                 "size": size,
                 "access": entry.access,
-                "licence": entry.licence,
+                "license": entry.license,
             }
         )
-    left_out = print_columns(rows, right=("images", "classes"), drop=("licence", "size"))
+    left_out = print_columns(rows, right=("images", "classes"), drop=("license", "size"))
     if left_out:
         say(f"Not shown at this width: {', '.join(left_out)}.")
     splits = [f"{entry.name}@{split}" for entry in found for split in entry.splits]
@@ -172,7 +172,7 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
         ("split", entry.official_split),
         ("group", "in the table" if grouped else "not published"),
         ("columns", ", ".join(entry.site_columns) or "no site"),
-        ("licence", entry.licence),
+        ("license", entry.license),
         ("license read in", f"{entry.facts.license}, {entry.facts.date}"),
         ("access", entry.access),
         ("homepage", entry.homepage),
@@ -207,7 +207,7 @@ def get_command(args: GetFlags) -> int:
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
-    say(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.licence})")
+    say(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.license})")
     with bars(open_terminal(error=True), DownloadColumn(), TimeRemainingColumn()) as progress:
         found = get(args.name, to=args.to, progress=progress, accept=args.accept_checksum)
     for note in found.notes:

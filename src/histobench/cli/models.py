@@ -64,7 +64,7 @@ def models_command(args: ModelsFlags) -> int:
 
 def _print_table(table: list[dict[str, str]]) -> None:
     left_out = print_columns(
-        table, right=("dim", "params", "GFLOPs", "px"), drop=("outputs", "pinned", "licence", "px")
+        table, right=("dim", "params", "GFLOPs", "px"), drop=("outputs", "pinned", "license", "px")
     )
     present = sum(row["weights"] == "yes" for row in table)
     say(f"\n{count_of(len(table), 'encoder')}, weights of {present} on this machine.")

@@ -35,8 +35,8 @@ def _facts(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "title": spec.title,
-        "licence": spec.licence,
-        "terms": licence_terms(spec.licence, spec.facts.commercial if spec.facts else ""),
+        "licence": spec.license,
+        "terms": licence_terms(spec.license, spec.facts.commercial if spec.facts else ""),
         "gated": spec.source.gated,
         "page": spec.source.page,
         "dim": spec.dim,

@@ -250,10 +250,10 @@ def test_bounds_that_cannot_be_meant_are_refused(bounds: dict[str, Any], message
 def test_every_license_of_the_zoo_is_judged_with_a_reason() -> None:
     for spec in list_encoders():
         assert spec.facts is not None
-        use, said = commercial_use(spec.licence, spec.facts)
+        use, said = commercial_use(spec.license, spec.facts)
         assert use == spec.facts.commercial, spec.name
         assert (use == "allowed") == (not said)
-        if "NC" in spec.licence or "non-commercial" in spec.licence:
+        if "NC" in spec.license or "non-commercial" in spec.license:
             assert use != "allowed"
     assert read_params("1.1B") == 1_100_000_000
     with pytest.raises(HistobenchError, match="is unknown"):

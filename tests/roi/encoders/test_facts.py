@@ -54,7 +54,7 @@ def test_an_entry_without_one_of_them_is_found(change: dict[str, str], gap: str)
 def test_every_dataset_has_the_source_and_date_of_its_license() -> None:
     for entry in all_datasets().values():
         assert re.fullmatch(DATE, entry.facts.date), entry.name
-        assert ("not found" in entry.facts.license) == (entry.licence == "unknown"), entry.name
+        assert ("not found" in entry.facts.license) == (entry.license == "unknown"), entry.name
         assert "memory" not in " ".join(entry.unconfirmed), entry.name
 
 

@@ -102,7 +102,7 @@ def test_a_misspelt_fit_is_refused() -> None:
     entry = {
         "title": "x", "family": "timm", "arch": "vit_small_patch16_224", "pooling": "cls", "dim": 384,
         "input": {"size": 224, "fit": "sqash", "interpolation": "bicubic", "norm": "imagenet"},
-        "weights": {"repo": "a/b", "file": "c"}, "licence": "MIT", "citation": "x", "reference": "x",
+        "weights": {"repo": "a/b", "file": "c"}, "license": "MIT", "citation": "x", "reference": "x",
     }  # fmt: skip
     with pytest.raises(HistobenchError, match="did you mean squash"):
         parse_spec("x", entry)

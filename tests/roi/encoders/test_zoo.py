@@ -32,11 +32,19 @@ my-vit:
   sizes: patch
   patch: 16
   weights: {repo: me/my-vit, file: model.safetensors}
-  licence: MIT
+  license: MIT
   citation: me2026
   reference: Me, My ViT, 2026
 """
 INPUT = {"size": 224, "interpolation": "bicubic", "norm": "imagenet"}
+
+
+def test_the_license_is_read_by_its_earlier_spelling_with_a_warning() -> None:
+    entry = yaml.safe_load(ENTRY.replace("license:", "licence:"))["my-vit"]
+    with pytest.warns(FutureWarning, match="is now `license`"):
+        spec = parse_spec("my-vit", entry)
+    with pytest.warns(FutureWarning, match=r"is now EncoderSpec\.license"):
+        assert spec.licence == spec.license == "MIT"
 
 
 @pytest.fixture
@@ -78,7 +86,7 @@ def test_an_edited_file_is_read_again(own_zoo: Path) -> None:
         ({"dim": "192"}, "dim must be a whole number, found '192'"),
         ({"dim": 0}, "dim must be positive"),
         ({"dims": 192}, "unknown field 'dims'; did you mean dim"),
-        ({"licence": None}, "licence must be text"),
+        ({"license": None}, "license must be text"),
         ({"input": {**INPUT, "norm": "image-net"}}, "did you mean imagenet"),
         ({"input": {**INPUT, "size": 220}}, "not a multiple of patch 16"),
         ({"input": {**INPUT, "norm": {"mean": [1, 2], "std": [1, 1, 1]}}}, "three numbers"),

@@ -234,7 +234,7 @@ def _patient_task(
     return PATIENT, setting or next((name for name in PATIENT_METHODS if name in methods), None)
 
 
-def commercial_use(licence: str, facts: Facts | None = None) -> tuple[str, str]:
+def commercial_use(license: str, facts: Facts | None = None) -> tuple[str, str]:
     """Whether a license allows commercial use (allowed, restricted or unclear), and why not.
 
     >>> commercial_use("MIT")
@@ -245,14 +245,14 @@ def commercial_use(licence: str, facts: Facts | None = None) -> tuple[str, str]:
     ('unclear', 'Some terms of use is a custom license; read its terms')
     """
     if facts is not None and facts.why:
-        return facts.commercial, f"{licence}, but {facts.why}"
-    if licence in COMMERCIAL:
+        return facts.commercial, f"{license}, but {facts.why}"
+    if license in COMMERCIAL:
         return "allowed", ""
-    if _NONCOMMERCIAL.search(licence):
-        return "restricted", f"{licence} does not allow commercial use"
-    if licence in ("", "unstated", "unknown", "not stated"):
+    if _NONCOMMERCIAL.search(license):
+        return "restricted", f"{license} does not allow commercial use"
+    if license in ("", "unstated", "unknown", "not stated"):
         return "unclear", "its license is not known"
-    return "unclear", f"{licence} is a custom license; read its terms"
+    return "unclear", f"{license} is a custom license; read its terms"
 
 
 def shown_params(count: int | None) -> str:
@@ -266,7 +266,7 @@ def shown_params(count: int | None) -> str:
 
 def _judged(name: str, conditions: Conditions, robustness: float | None) -> Candidate:
     specs = [_spec(part) for part in combined_parts(_plain(name)) or (_plain(name),)]
-    licenses = dict.fromkeys(spec.licence if spec is not None else "unknown" for spec in specs)
+    licenses = dict.fromkeys(spec.license if spec is not None else "unknown" for spec in specs)
     costs = [None if spec is None else spec.cost for spec in specs]
     known = [cost for cost in costs if cost is not None]
     params = sum(cost.params for cost in known) if len(known) == len(costs) else None
@@ -274,7 +274,7 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
     if conditions.license != "any":
         enough = ("allowed",) if conditions.license == "commercial" else ("allowed", "unclear")
         uses = [
-            commercial_use(spec.licence, spec.facts) if spec else commercial_use("unknown") for spec in specs
+            commercial_use(spec.license, spec.facts) if spec else commercial_use("unknown") for spec in specs
         ]
         why += [said for use, said in uses if use not in enough]
     if conditions.max_params is not None:
@@ -294,7 +294,7 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
         robustness,
         tuple(dict.fromkeys(why)),
         text_params=sum(cost.text_params for cost in known),
-        obligations=", ".join(filter(None, (COMMERCIAL.get(licence, "") for licence in licenses))),
+        obligations=", ".join(filter(None, (COMMERCIAL.get(license, "") for license in licenses))),
     )
 
 

@@ -202,7 +202,7 @@ def _timm(
         source = (
             WeightsSource(repo=hub, file=file, ignore=heads) if hub else WeightsSource(kind="url", url=url)
         )
-    spec = _spec(name, "timm", arch, transform, pooling, source, licence=str(stated.get("license") or ""))
+    spec = _spec(name, "timm", arch, transform, pooling, source, license=str(stated.get("license") or ""))
     spec = replace(
         spec,
         dim=_dim(name, network, run, transform.crop, pooling),
@@ -518,7 +518,7 @@ def _spec(
     transform: TransformSpec,
     pooling: str,
     source: WeightsSource,
-    licence: str = "",
+    license: str = "",
 ) -> EncoderSpec:
     return EncoderSpec(
         name=name,
@@ -529,7 +529,7 @@ def _spec(
         pooling=pooling,
         transform=transform,
         source=source,
-        licence=licence or "not stated",
+        license=license or "not stated",
         citation="",
         reference="",
         pathology=False,

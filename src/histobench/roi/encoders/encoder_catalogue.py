@@ -27,7 +27,7 @@ def rows(specs: Iterable[EncoderSpec], weights: str | None = None) -> list[dict[
             "pinned": _pins(spec),
             "weights": "yes" if has_weights(spec, weights) else "",
             "outputs": ", ".join(f"@{name} {variant.dim}" for name, variant in spec.variants.items()),
-            "licence": spec.licence,
+            "license": spec.license,
         }
         for spec in specs
     ]
@@ -52,7 +52,7 @@ def markdown_table(specs: Iterable[EncoderSpec]) -> str:
             "yes" if spec.text else "",
             outputs,
             GATE[spec.source.gated],
-            spec.licence,
+            spec.license,
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -85,7 +85,7 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         "revision": source.revision or ("not pinned" if source.kind == "hub" else ""),
         "sha256": source.sha256 or ("not pinned" if source.kind in ("hub", "url", "by_hand") else ""),
         "on this machine": _where(spec, weights),
-        "licence": spec.licence,
+        "license": spec.license,
         **_sources(spec),
         "cite": f"{spec.reference} [{spec.citation}]" if spec.citation else "",
         "notes": spec.notes,
@@ -103,11 +103,9 @@ def license_table(specs: Iterable[EncoderSpec]) -> str:
     for spec in specs:
         if spec.facts:
             use = f"{spec.facts.commercial}: {spec.facts.why}" if spec.facts.why else spec.facts.commercial
-            rows.setdefault((spec.licence, use, spec.facts.license, spec.facts.date), []).append(spec.name)
-    for (licence, use, source, date), names in sorted(rows.items()):
-        lines.append(
-            f"| {licence} | {use} | {', '.join(f'`{name}`' for name in names)} | {source} | {date} |"
-        )
+            rows.setdefault((spec.license, use, spec.facts.license, spec.facts.date), []).append(spec.name)
+    for (terms, use, source, date), names in sorted(rows.items()):
+        lines.append(f"| {terms} | {use} | {', '.join(f'`{name}`' for name in names)} | {source} | {date} |")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import read_fields
+from histobench.core.renamed import Renamed, warn_renamed
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 
 FAMILIES = ("timm", "transformers", "open_clip", "own", "tiny_vl")
@@ -126,7 +127,7 @@ class EncoderSpec:
     pooling: str = field(metadata={"words": POOLINGS})
     transform: TransformSpec = field(metadata={"key": "input", "read": lambda *given: _transform(*given)})
     source: WeightsSource = field(metadata={"key": "weights", "read": lambda *given: _source(*given)})
-    licence: str
+    license: str
     citation: str
     reference: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -149,6 +150,8 @@ class EncoderSpec:
     facts: Facts | None = None
     #: Name of the chosen output; empty for the default one.
     output: str = ""
+
+    licence = Renamed("license")
 
     @property
     def size(self) -> int:
@@ -202,6 +205,9 @@ def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
     """An `EncoderSpec` from one YAML entry; errors name the file, the entry and the field."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise HistobenchError(f"{where}: {name!r} is not a name (letters, digits, _ . + -)")
+    if isinstance(entry, Mapping) and "licence" in entry:
+        warn_renamed("`licence` of an encoder entry", "`license`")
+        entry = {"license" if key == "licence" else key: value for key, value in entry.items()}
     spec = read_fields(EncoderSpec, entry, f"{where}: {name}", name=name, output="")
     if spec.sizes == "patch" and spec.size % spec.patch:
         raise HistobenchError(f"{where}: {name}: size {spec.size} is not a multiple of patch {spec.patch}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.version import installed_entry_points
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import (
@@ -54,13 +53,10 @@ def get_spec(name: str) -> EncoderSpec:
 
 def _nearest(name: str) -> str:
     """The tail of an error message: encoders with similar names, and where all are listed."""
-    known = _written_names() | {_letters(own): own for own in (*_REGISTERED, *_plug_ins())}
-    asked = _letters(name)
-    near = difflib.get_close_matches(asked, known, n=5, cutoff=0.6)
-    near += [key for key in known if len(key) > 3 and (key in asked or asked in key)] if asked else []
-    names = list(dict.fromkeys(known[key] for key in near))[:3]
-    hint = f"did you mean {', '.join(names)}? (histobench models lists all)"
-    return hint if names else "histobench models lists all"
+    zoo = load_zoo()
+    hint = did_you_mean(name, [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()])
+    lists = "histobench models lists all"
+    return f"{hint} ({lists})" if hint.startswith("did you mean") else lists
 
 
 def zoo_name(name: str) -> str:

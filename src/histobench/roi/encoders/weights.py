@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 from collections.abc import Iterable, Sequence
@@ -34,8 +33,6 @@ STAND_INS = {
     "tokenizer.json": ("vocab.txt",),
     "tokenizer.spm": ("sentencepiece.bpe.model", "tokenizer.model"),
 }
-#: Names of a folder's content that an error lists.
-SHOWN = 8
 TABLE = Path("model_utils") / "model_weights.json"
 #: Packages that a family needs beyond those that are always installed.
 FAMILY_PACKAGES = {"transformers": ("transformers",), "open_clip": ("open_clip", "transformers")}
@@ -213,11 +210,9 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
     known = {*zoo, *aliases_of(zoo)}
     strange = [name for name in filled if name.partition("@")[0] not in known and not names_a_model(name)]
     if strange:
-        near = difflib.get_close_matches(names[0].lower(), [name.lower() for name in strange], n=1)
-        shown = next((name for name in strange if [name.lower()] == near), strange[0])
         raise HistobenchError(
             f"{table} has no entry for {names[0]} (looked for: {', '.join(dict.fromkeys(names))}), but one "
-            f'for {shown!r}, which is not an encoder; correct it, or add "{names[0]}": "" to download it'
+            f'for {strange[0]!r}, which is not an encoder; correct it, or add "{names[0]}": "" to download it'
         )
 
 
@@ -254,24 +249,12 @@ def _folder_names(spec: EncoderSpec) -> list[str]:
 
 def _nothing_in(folder: Path, spec: EncoderSpec) -> HistobenchError:
     names = _folder_names(spec)
-    file = Path(spec.source.file).name or HUB_FILES[0]
-    there = {item.name: item for item in folder.iterdir() if not item.name.startswith(".")}
-    stems = {item.name if item.is_dir() else item.stem: name for name, item in there.items()}
-    lower = {stem.lower(): name for stem, name in stems.items()}
-    near = [
-        lower[match]
-        for name in (*names, file)
-        for match in difflib.get_close_matches(name.lower(), list(lower), n=2)
-    ]
-    seen = sorted(there)
-    if near:
-        hint = f"did you mean {', '.join(dict.fromkeys(near))}?"
-    else:
-        more = ", ..." if len(seen) > SHOWN else ""
-        hint = f"it has {', '.join(seen[:SHOWN])}{more}" if seen else "it is empty"
+    there = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
+    hint = did_you_mean(spec.name, there).replace("known:", "it has") if there else "it is empty"
     return HistobenchError(
         f"the folder {folder} has no weights of {spec.name}: looked for {', '.join(names)} (a folder, or a "
-        f"file with {', '.join(SUFFIXES)}) and {file}; {hint}; nothing is downloaded while a folder is given"
+        f"file with {', '.join(SUFFIXES)}) and {Path(spec.source.file).name or HUB_FILES[0]}; {hint}; "
+        "nothing is downloaded while a folder is given"
     )
 
 

@@ -81,7 +81,7 @@ class PublicDataset:
     title: str
     task: str
     organ: str
-    licence: str
+    license: str
     facts: DatasetFacts
     access: str = field(metadata={"words": ACCESS})
     homepage: str
@@ -212,18 +212,18 @@ def is_name(text: str) -> bool:
 
 
 def select(
-    *, organ: str | None = None, licence: str | None = None, site: bool = False, open_only: bool = False
+    *, organ: str | None = None, license: str | None = None, site: bool = False, open_only: bool = False
 ) -> list[PublicDataset]:
-    """The datasets of an organ, with a licence (compared by its beginning), with sites, openly downloadable.
+    """The datasets of an organ, with a license (compared by its beginning), with sites, openly downloadable.
 
-    >>> [entry.name for entry in select(organ="lymph node", licence="CC0", site=True, open_only=True)][:1]
+    >>> [entry.name for entry in select(organ="lymph node", license="CC0", site=True, open_only=True)][:1]
     ['camelyon17-wilds']
     """
     return [
         entry
         for entry in all_datasets().values()
         if (organ is None or organ.lower() in entry.organ.lower())
-        and (licence is None or entry.licence.lower().startswith(licence.lower()))
+        and (license is None or entry.license.lower().startswith(license.lower()))
         and (not site or "site" in entry.site_columns)
         and (not open_only or entry.access == "open")
     ]

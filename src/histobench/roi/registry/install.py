@@ -264,7 +264,7 @@ def _record(
         "dataset": entry.name,
         "title": entry.title,
         "homepage": entry.homepage,
-        "licence": entry.licence,
+        "licence": entry.license,
         "citation": entry.citation,
         "files": [
             {
