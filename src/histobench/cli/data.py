@@ -325,7 +325,12 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     sizes = sorted(findings.sizes.items(), key=lambda item: (-item[1], item[0]))
     size = ", ".join(f"{width} x {height}" for (width, height), _ in sizes[:3])
     size += f" and {len(sizes) - 3} other sizes" if len(sizes) > 3 else ""
-    parts = [count_of(len(dataset.classes), "class"), count_of(len(images), "image")]
+    target = dataset.target
+    what = count_of(len(dataset.classes), "class")
+    if target is not None:
+        columns = ", ".join(target.names) if len(target.names) < 4 else f"{len(target.names)} columns"
+        what = f"{target.kind} ({columns})"
+    parts = [what, count_of(len(images), "image")]
     parts += [count_of(len(groups), "group")] if groups else []
     for column, values in site_table([image.sites for image in images]).items():
         parts.append(f"{column}: {len(set(values) - {''}):,}")
@@ -370,7 +375,7 @@ def _print_findings(
     for kind in KINDS:
         found = findings.of(kind)
         if kind == "group in two splits" and not grouped:
-            if not findings.of("groups"):
+            if not findings.of("groups") and len(dataset.splits) > 1:
                 _print_line(console, "NOTE", _NO_GROUPS)
         elif kind == "sites" and not sited and not found:
             continue

@@ -145,3 +145,35 @@ def test_what_is_wrong_is_found_before_images_are_opened(
     fill(tmp_path, *names)
     reading = DatasetSource(str(tmp_path), split="0.5/0.5").read()
     assert any(words in finding.message for finding in structure_findings(reading.dataset))
+
+
+def test_results_in_the_folder_of_the_data_are_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, *[f"{c}/{k}.png" for c in "ab" for k in range(6)], "results/a/map.png")
+    (tmp_path / "results" / "datasets.json").write_text("{}")
+    reading = DatasetSource(str(tmp_path), split="0.5/0.5").read()
+    assert reading.dataset.classes == ("a", "b")
+    assert [str(each) for each in reading.warnings] == [
+        f"{tmp_path / 'results'}: a folder of results, left out"
+    ]
+    with pytest.raises(HistobenchError, match="is a folder of results, not a dataset"):
+        load_dataset(tmp_path / "results", split="0.5/0.5")
+
+
+def test_a_folder_of_features_is_named_for_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "h5_files").mkdir()
+    (tmp_path / "h5_files" / "slide.h5").touch()
+    with pytest.raises(HistobenchError, match=r"has features \(slide\.h5\), not images: histobench run"):
+        load_dataset(tmp_path, split="0.5/0.5")
+
+
+def test_a_table_of_slides_is_checked_without_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"S{k},{'ab'[k % 2]},{('train', 'test')[k // 8]},p{k}\n" for k in range(16)]
+    (tmp_path / "t.csv").write_text("image_path,label,split,group\n" + "".join(rows))
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "checked as slides or tiles by name, for `histobench run --features`" in shown
+    (tmp_path / "t.csv").write_text("image_path,label,split,group\n" + "".join(rows).replace("p8", "p0"))
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 2
+    assert "group 'p0' is in train and in test" in capsys.readouterr().out

@@ -89,6 +89,22 @@ def test_data_check_reads_a_task_folder_as_run_does(
     assert "fold 'tset' is not train, val or test" in capsys.readouterr().out
 
 
+def test_data_check_of_hest_and_plism_says_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "check", str(hest(tmp_path, spots=20)[0])]) == 0
+    shown = capsys.readouterr().out
+    assert "regression (5 columns)" in shown
+    assert "class of one group" not in shown
+    for slide in ("GMH_S60_to_GMH_S60", "GMH_AT2_to_GMH_S60"):
+        (tmp_path / "plism" / slide).mkdir(parents=True)
+        np.save(tmp_path / "plism" / slide / "features.npy", np.zeros((4, 9), np.float32))
+    assert main(["data", "check", str(tmp_path / "plism")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "all images are of one class (tissue); only Robustness can run" in shown
+    assert "no groups" not in shown
+
+
 def published(folder: Path, preset: str = "patho-bench") -> list[dict[str, Any]]:
     path = folder.parent / "r" / "comparison" / preset / "published_summary.json"
     found: list[dict[str, Any]] = json.loads(path.read_text())

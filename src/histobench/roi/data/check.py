@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import is_fraction
 from histobench.roi.data.image import NOTE, open_rgb
-from histobench.roi.data.image_ref import locate
+from histobench.roi.data.image_ref import IMAGE_SUFFIXES, locate
 from histobench.roi.data.masks import read_mask
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
@@ -251,6 +251,12 @@ def check_dataset(
             tuple(sorted((*found, *structure_findings(data)), key=lambda each: KINDS.index(each.kind)))
         )
     contents = _read_contents(data, workers, on_progress)
+    if _are_names(contents):
+        message = (
+            "the images are not files: checked as slides or tiles by name, for `histobench run --features`"
+        )
+        found += [Finding("warning", "missing file", data.name, message), *structure_findings(data)]
+        return Findings(tuple(sorted(found, key=lambda each: KINDS.index(each.kind))))
     bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
     found += [*bad, *_mask_findings(data, contents)]
     if on_bad_image == "skip":
@@ -264,6 +270,14 @@ def check_dataset(
         contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
     )
     return Findings(tuple(sorted(found, key=lambda finding: KINDS.index(finding.kind))), dict(sizes))
+
+
+def _are_names(contents: Mapping[Path, _Content]) -> bool:
+    """Whether a table lists slides or tiles by name, whose features another tool computed."""
+    return bool(contents) and not any(
+        content.error != _MISSING or path.suffix.lower() in IMAGE_SUFFIXES
+        for path, content in contents.items()
+    )
 
 
 def structure_findings(dataset: RoiDataset) -> list[Finding]:
@@ -309,8 +323,9 @@ def copies_in(dataset: RoiDataset, contents: Mapping[Path, bytes]) -> Iterator[s
 def _single_class_findings(dataset: RoiDataset) -> Iterable[Finding]:
     """A single class."""
     if dataset.target is None and len(dataset.classes) == 1:
-        message = f"all images are of one class ({dataset.classes[0]}); two are needed"
         sited = any(image.sites for _, image in _all(dataset)[:1])  # robustness needs no second class
+        rest = "only Robustness can run" if sited else "two are needed"
+        message = f"all images are of one class ({dataset.classes[0]}); {rest}"
         yield Finding("warning" if sited else "error", "empty class", dataset.name, message)
 
 
@@ -522,7 +537,7 @@ def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
 
 
 def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
-    images = dataset.splits.get("test", ())
+    images = dataset.splits.get("test", ()) if dataset.target is None else ()
     found = single_group_classes([image.label for image in images], [image.group for image in images])
     if found:
         listed = ", ".join(f"{_class_name(dataset, label)} ({group})" for label, group, _ in found)

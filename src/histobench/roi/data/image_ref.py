@@ -27,6 +27,7 @@ CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
 _INSIDE = re.compile("|".join(re.escape(f"{suffix}/") for suffix in CONTAINERS))
 #: A file, or a compressed member, that says it is larger is no tissue region.
 _MOST_BYTES = 1 << 30
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 #: Whole slides, which have to be cut into tiles first.
 SLIDE_SUFFIXES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".czi")
 TILING = (

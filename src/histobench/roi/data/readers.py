@@ -13,7 +13,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import open_plain
 from histobench.core.plain_data import parse_json
-from histobench.roi.data.image_ref import SLIDE_SUFFIXES, TILING, tar_members
+from histobench.roi.data.image_ref import IMAGE_SUFFIXES, SLIDE_SUFFIXES, TILING, tar_members
 from histobench.roi.data.image_table import ImageColumns
 from histobench.roi.data.roi_dataset import Problem, Reading
 from histobench.roi.data.sites import check_site_names, wanted_columns
@@ -23,10 +23,11 @@ from histobench.roi.data.tables import COLUMNS
 
 # Datasets that are folders: one folder per class, with or without train/val/test above them.
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 #: What file managers leave behind, besides everything that starts with a dot.
 _NOISE = frozenset({"thumbs.db", "desktop.ini", "__macosx", "ehthumbs.db", "@eadir", "icon\r"})
 
+#: Files of features that other tools write.
+_FEATURE_SUFFIXES = (".h5", ".hdf5", ".h5ad", ".pt", ".pth", ".npy", ".npz", ".parquet")
 #: Names that a message spells out before it only counts.
 _SHOWN = 4
 
@@ -46,7 +47,13 @@ def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
     """
     root = Path(path)
     called = wanted.name or root.resolve().name
-    warnings: list[Problem] = []
+    if _is_results(root):
+        raise HistobenchError(f"{root} is a folder of results, not a dataset; keep data and results apart")
+    warnings = [
+        Problem(str(root / name), "a folder of results, left out")
+        for name in _names_in(root)
+        if _is_results(root / name)
+    ]
     if wanted.tree:
         found, names, tree = _asked_tree(root, wanted.tree, wanted.split is not None, warnings)
     else:
@@ -87,7 +94,7 @@ def _asked_tree(
     if ("split" in tree) == splitting:
         advice = "leave out `split`" if splitting else "add split to it, or give `split` 0.7/0.1/0.2"
         raise HistobenchError(f"`tree` {asked!r} {'has' if splitting else 'has no'} split; {advice}")
-    _refuse_slides(root)
+    _refuse_other_files(root)
     found: list[Found] = []
     names: dict[str, Path] = {}
     for _, _, file in _classes_below(root, None, "", warnings)[0]:
@@ -110,11 +117,18 @@ def _asked_tree(
     return found, names, tree
 
 
-def _refuse_slides(root: Path) -> None:
+def _refuse_other_files(root: Path) -> None:
+    """Raise for a folder without any image that holds slides or the features of another tool."""
     files = [file for _, _, files in os.walk(root) for file in files]
-    slides = sorted(filter(_is_slide, files))
-    if slides and not any(map(_is_image, files)):
+    if any(map(_is_image, files)):
+        return
+    if slides := sorted(filter(_is_slide, files)):
         raise HistobenchError(f"{root} has whole-slide files ({_some(slides)}), not tiles: {TILING}")
+    if features := sorted(file for file in files if file.lower().endswith(_FEATURE_SUFFIXES)):
+        raise HistobenchError(
+            f"{root} has features ({_some(features)}), not images: histobench run --data LABELS.csv "
+            "--features NAME=FOLDER"
+        )
 
 
 def _inner(root: Path) -> Path:
@@ -161,7 +175,7 @@ def _tree(found: Sequence[Found]) -> list[str]:
 def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list[Found], dict[str, Path]]:
     """All images below `root`, sorted, with their split and class; and every class with a folder of it."""
     folders = _folders(root)
-    _refuse_slides(root)
+    _refuse_other_files(root)
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
     for table in [entry for entry in _names_in(root) if entry.lower().endswith(".csv")]:
@@ -226,7 +240,13 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _folders(folder: Path) -> list[str]:
-    return [entry for entry in _names_in(folder) if (folder / entry).is_dir()]
+    paths = [folder / entry for entry in _names_in(folder)]
+    return [path.name for path in paths if path.is_dir() and not _is_results(path)]
+
+
+def _is_results(folder: Path) -> bool:
+    """Whether a run wrote its results into this folder."""
+    return (folder / "datasets.json").is_file() or (folder / "work" / "runs").is_dir()
 
 
 def _is_noise(name: str) -> bool:
