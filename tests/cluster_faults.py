@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import re
@@ -25,8 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fault_tools import DISK, SBATCH, Server, write_work
-from histobench.roi.comparison.tidy_rows import read_rows
+from fault_tools import DISK, SBATCH, Server, contents, write_work
 from two_nodes import (
     LIMIT,
     RayCluster,
@@ -49,7 +47,6 @@ SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTO
 TRACKS = ("roi", "agents")
 #: Seconds until another process sees a file, and of a fault that passes.
 LATE, PASSING = 2.5, (2.0, 7.0)
-DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
 
 
 class Harness:
@@ -216,29 +213,8 @@ class Harness:
 
     def differences(self, track: str) -> list[str]:
         """Return what is not as one process made it."""
-        ours, theirs = (_contents(track, folder) for folder in (self.alone(track), self.shared / "results"))
+        ours, theirs = (contents(track, folder) for folder in (self.alone(track), self.shared / "results"))
         return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
-
-
-def _contents(track: str, folder: Path) -> dict[str, object]:
-    """Results without dates and seconds; of agents, what was said in each episode."""
-    found: dict[str, object] = {}
-    if track == "agents":
-        lines = [line for path in folder.rglob("results.jsonl") for line in path.read_text().splitlines()]
-        for record in map(json.loads, lines):
-            said = [turn["content"] for turn in record["state"]["history"]]
-            name = f"episode {record['task']['task_id']}"
-            found[name] = found.get(name), record["state"]["success"], said  # nested if it is there twice
-        return found
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if name.startswith("work/") or path.suffix == ".tmp" or not path.is_file():
-            continue
-        if path.name == "results.parquet":
-            found[name] = [{**row, "date": None} for row in read_rows(path)]
-        else:
-            found[name] = "seconds" if path.name == "speeds.json" else DATE.sub(b"", path.read_bytes())
-    return found
 
 
 def main() -> int:
@@ -267,16 +243,13 @@ def main() -> int:
             )
             if problems:
                 failed += 1
-                shutil.copytree(harness.shared, folder / f"failed-{number}", symlinks=True, ignore=_pipes)
-                shutil.copy(harness.log, folder / f"failed-{number}.log")
+                harness.shared.rename(folder / f"failed-{number}")
+                harness.log.rename(folder / f"failed-{number}.log")
+                harness.shared.mkdir()
     finally:
         harness.made.stop()
     print(f"{args.faults} faults on {args.engine} with seed {args.seed}: {failed} with a problem ({folder})")
     return min(1, failed)
-
-
-def _pipes(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if Path(folder, name).is_fifo()]
 
 
 if __name__ == "__main__":

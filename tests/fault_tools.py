@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from histobench.roi.comparison.tidy_rows import read_rows
+
+DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
+
 #: Encoders that take their time, so that there is something to kill.
 ENCODERS = """
 import time, torch
@@ -126,6 +130,27 @@ def write_work(folder: Path, results: Path) -> None:
     data.mkdir(parents=True)
     tasks = [{"id": i, "prompt": f"What is {i} + 1?", "reference": str(i + 1)} for i in range(8)]
     (data / "test_prompts.json").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+
+
+def contents(track: str, folder: Path) -> dict[str, object]:
+    """Results without dates and seconds; of agents, what was said in each episode."""
+    found: dict[str, object] = {}
+    if track == "agents":
+        lines = [line for path in folder.rglob("results.jsonl") for line in path.read_text().splitlines()]
+        for record in map(json.loads, lines):
+            said = [turn["content"] for turn in record["state"]["history"]]
+            name = f"episode {record['task']['task_id']}"
+            found[name] = found.get(name), record["state"]["success"], said  # nested if it is there twice
+        return found
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith("work/") or path.suffix == ".tmp" or not path.is_file():
+            continue
+        if path.name == "results.parquet":
+            found[name] = [{**row, "date": None} for row in read_rows(path)]
+        else:
+            found[name] = "seconds" if path.name == "speeds.json" else DATE.sub(b"", path.read_bytes())
+    return found
 
 
 class Server:
