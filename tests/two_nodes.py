@@ -68,7 +68,7 @@ class RayCluster:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._ray = str(Path(sys.executable).with_name("ray"))
         # A busy machine starts slowly.
-        patience = {"RAY_raylet_start_wait_time_s": "120", "RAY_gcs_server_request_timeout_seconds": "120"}
+        patience = {"RAY_raylet_start_wait_time_s": "45", "RAY_gcs_server_request_timeout_seconds": "120"}
         # A token that another cluster has left in the user's home would keep the second node out.
         alike = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         self.environment = {**environment, **patience, **alike}
@@ -83,8 +83,8 @@ class RayCluster:
         """What commands need to use this cluster."""
         return "--engine", "ray", "--ray-address", f"127.0.0.1:{self._port}"
 
-    def start(self, attempts: int = 3) -> None:
-        """Start both nodes; on a busy machine that may need more than one attempt."""
+    def start(self, attempts: int = 5) -> None:
+        """Start both nodes; a node gives up if its agents need more than 15 s, as on a busy machine."""
         try:
             self._start_both()
         except RuntimeError:
