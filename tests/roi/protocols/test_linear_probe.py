@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe, linear_probes_of_parts
-from histobench.roi.protocols.softmax_regression import Penalty, SoftmaxLoss, fit_parts, fit_softmax
+from histobench.roi.protocols.softmax_regression import Penalty, SoftmaxLoss, Solution, fit_softmax
 
 
 def data(n: int = 300, d: int = 20, c: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -311,10 +311,10 @@ def _parts(
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels), torch.from_numpy(kept)
 
 
-def test_no_part_is_no_fit() -> None:
-    x, y, kept = _parts(60, 5, 2)
-    start = fit_softmax(x, y, n_classes=3, penalty=Penalty("norm", 0.02))
-    assert fit_parts(x, y, kept[:0], n_classes=3, penalty=Penalty("norm", 0.02), start=start) == []
+def _fits(
+    x: torch.Tensor, y: torch.Tensor, kept: torch.Tensor, penalty: Penalty, start: Solution
+) -> list[Solution]:
+    return [fit_softmax(x, y, n_classes=3, penalty=penalty, start=start, kept=rows) for rows in kept]
 
 
 @pytest.mark.slow
@@ -328,9 +328,7 @@ def test_many_parts_at_once_are_the_fits_of_scikit_learn(n: int, d: int, decay: 
     strength = 0.02
     penalty = Penalty("squared", strength)
     whole = fit_softmax(x, y, n_classes=3, penalty=penalty)
-    for rows, found in zip(
-        kept, fit_parts(x, y, kept, n_classes=3, penalty=penalty, start=whole), strict=True
-    ):
+    for rows, found in zip(kept, _fits(x, y, kept, penalty, whole), strict=True):
         # The mean loss + strength / 2 ||W||^2 is scikit-learn's sum of losses with this C.
         judge = LogisticRegression(C=1 / (strength * int(rows.sum())), tol=1e-9, max_iter=10_000)
         judge.fit(x[rows].double().numpy(), y[rows].numpy())
@@ -360,7 +358,7 @@ def test_parts_without_weights_or_far_from_zero_are_fitted_too(penalty: Penalty,
     x, y, kept = _parts(400, 30, 2)
     x = (x.double() + shift).float()
     whole = fit_softmax(x, y, n_classes=3, penalty=penalty)
-    found = fit_parts(x, y, kept, n_classes=3, penalty=penalty, start=whole)
+    found = _fits(x, y, kept, penalty, whole)
     for rows, part in zip(kept, found, strict=True):
         alone = fit_softmax(x[rows], y[rows], n_classes=3, penalty=penalty)
         assert part.objective == pytest.approx(alone.objective, rel=1e-6)

@@ -205,7 +205,7 @@ def test_a_label_that_is_none_is_a_clear_error(tmp_path: Path, label: str) -> No
         f'img_name,true_label,predicted_label,probabilities\na,{label},0,"[0.1, 0.9, 0]"\n'
     )
     (run,) = load_runs(tmp_path)
-    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv:2: not a row of predictions"):
+    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv: not a table of predictions"):
         _ = run.predictions
 
 

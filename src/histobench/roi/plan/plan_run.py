@@ -217,16 +217,10 @@ def note_speeds(folder: RoiRun, results: Path) -> None:
     """Note how fast the encoders of a run were, where that was measured on enough images."""
     for unit in folder.units():
         note = (folder.output(unit.id) or {}) if unit.kind == "features" else {}
-        if (
-            note.get("state") == DONE
-            and note["computed"] >= LEAST_IMAGES
-            and note["seconds"]
-            and note["device"]
-        ):
-            write_speeds(
-                results,
-                {label_of(unit.encoder): Speed(note["computed"], round(note["seconds"], 3), note["device"])},
-            )
+        enough = note.get("state") == DONE and note["computed"] >= LEAST_IMAGES
+        if enough and note["seconds"] and note["device"]:
+            speed = Speed(note["computed"], round(note["seconds"], 3), note["device"])
+            write_speeds(results, {label_of(unit.encoder): speed})
 
 
 def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:

@@ -34,8 +34,6 @@ from histobench.roi.robustness.perturbations import (
 from histobench.roi.task_catalogue import ROBUSTNESS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from histobench.roi.encoders.base import BasePatchEncoder
     from histobench.roi.features.feature_file import FeatureSet
 
@@ -74,6 +72,7 @@ def run_stress(
     A linear probe (preset `uni`) is trained once on unchanged training images. Features are computed in
     float32 without the fast paths of the extraction, so that no other difference is between two features.
     """
+    from histobench.roi.encoders.registry import create_encoder
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
@@ -91,11 +90,11 @@ def run_stress(
     reports = []
     for name in encoders:
         train = load(next(file.path for file in files if file.asked == name))
-        encoder = _loaded(name, weights, device)
+        encoder = create_encoder(name, weights=weights).to(device).float().eval()
         progress.begin(f"{dataset.name} x {label_of(name)}, {len(changes)} changes of each", len(chosen))
         try:
-            counted = _counted(_decoded(chosen), progress)
-            features = stressed_features(counted, changes, _encode(encoder, device), seed=seed)
+            decoded = _decoded(chosen, progress)
+            features = stressed_features(decoded, changes, _encode(encoder, device), seed=seed)
         finally:
             progress.end()
         predicted, notes = _predicted(train, features, len(dataset.classes), device)
@@ -107,7 +106,7 @@ def stress_grid(report: StressReport) -> Grid:
     """One row per perturbation, the greatest loss of accuracy first; it fits 80 characters."""
     ranked = sorted(report.stressed, key=lambda item: (-(item.accuracy_drop.value or 0.0), item.name))
     rows = tuple(
-        (item.name, _cell(item.cosine), _percent(item.flip_rate), _percent(item.accuracy_drop))
+        (item.name, _cell(item.cosine), _cell(item.flip_rate, 0, 100), _cell(item.accuracy_drop, 0, 100))
         for item in ranked
     )
     enough = report.groups >= LEAST_GROUPS
@@ -147,42 +146,21 @@ def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
     return [test[row] for row in sorted(rows)]
 
 
-def _decoded(images: Sequence[RoiImage]) -> Iterator[tuple[str, Pixels]]:
-    from histobench.roi.data.image import open_rgb
-    from histobench.roi.data.image_ref import locate
-
-    for image in images:
-        try:
-            data = locate(image.path).read()
-        except OSError as error:
-            raise HistobenchError(f"{image.origin}: cannot read {image.path}: {error.strerror}") from error
-        yield image.name, np.asarray(open_rgb(data, name=str(image.path)))
-
-
-def _counted(images: Iterator[tuple[str, Pixels]], progress: Progress) -> Iterator[tuple[str, Pixels]]:
+def _decoded(images: Sequence[RoiImage], progress: Progress) -> Iterator[tuple[str, Pixels]]:
     """The images; each is reported as done when the next is asked for."""
+    from histobench.roi.data.image import open_rgb
+
     for image in images:
-        yield image
+        yield image.name, np.asarray(open_rgb(image.path))
         progress.advance(1)
-
-
-def _loaded(name: str, weights: str | None, device: str) -> BasePatchEncoder:
-    from histobench.roi.encoders.registry import create_encoder
-
-    return create_encoder(name, weights=weights).to(device).float().eval()
-
-
-def _prepared(encoder: BasePatchEncoder, pixels: Pixels) -> Tensor:
-    from PIL import Image
-
-    return encoder.eval_transforms(Image.fromarray(pixels))
 
 
 def _encode(encoder: BasePatchEncoder, device: str) -> Encode:
     import torch
+    from PIL import Image
 
     def encode(images: Sequence[Pixels]) -> NDArray[np.float32]:
-        batch = torch.stack([_prepared(encoder, pixels) for pixels in images])
+        batch = torch.stack([encoder.eval_transforms(Image.fromarray(pixels)) for pixels in images])
         with torch.inference_mode():
             features: NDArray[np.float32] = encoder(batch.to(device)).float().cpu().numpy()
         return features
@@ -263,17 +241,9 @@ def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
     }
 
 
-def _cell(found: Measure) -> str:
-    return _with_bounds(*(None if value is None else f"{value:.3f}" for value in _numbers(found)))
-
-
-def _percent(found: Measure) -> str:
-    return _with_bounds(*(None if value is None else f"{round(100 * value)}" for value in _numbers(found)))
-
-
-def _numbers(found: Measure) -> tuple[float | None, ...]:
-    return found.value, found.low, found.high
-
-
-def _with_bounds(value: str | None, low: str | None, high: str | None) -> str:
+def _cell(found: Measure, digits: int = 3, factor: float = 1.0) -> str:
+    value, low, high = (
+        None if number is None else f"{round(factor * number, digits) + 0.0:.{digits}f}"
+        for number in (found.value, found.low, found.high)
+    )
     return f"{value}" if low is None else f"{value} [{low}, {high}]"

@@ -14,7 +14,7 @@ from torch import Tensor
 from histobench.roi.data.split import assign_groups, units
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_parts, fit_softmax
+from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_softmax
 
 _TOLERANCE = 3e-7
 
@@ -105,16 +105,20 @@ def linear_probes_of_parts(
     _, penalty = _uni_penalty(features, labels)
     present, start = fitted_linear_probe(features, labels, max_iteration=max_iteration, device=device)
     local = torch.searchsorted(present, labels.to(device))
-    return present, fit_parts(
-        features.to(device),
-        local,
-        kept,
-        n_classes=len(present),
-        penalty=penalty,
-        start=start,
-        max_iterations=max_iteration,
-        tolerance=tolerance,
-    )
+    x = features.to(device)
+    return present, [
+        fit_softmax(
+            x,
+            local,
+            n_classes=len(present),
+            penalty=penalty,
+            max_iterations=max_iteration,
+            tolerance=tolerance,
+            start=start,
+            kept=rows,
+        )
+        for rows in kept.to(device)
+    ]
 
 
 def _uni_penalty(train: Tensor, train_labels: Tensor) -> tuple[float, Penalty]:

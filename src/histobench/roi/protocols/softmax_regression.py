@@ -295,71 +295,32 @@ def fit_softmax(
     """
     # The small operations between two passes stay on one thread: their bits would depend on the number.
     with one_thread() as threads:
-        return _fit(features, labels, n_classes, penalty, max_iterations, tolerance, start, kept, threads)
-
-
-def _fit(
-    features: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    penalty: Penalty,
-    max_iterations: int,
-    tolerance: float,
-    start: Solution | None,
-    kept: Tensor | None,
-    threads: int,
-) -> Solution:
-    x = features.double() if features.numel() <= _SMALL else features
-    n, d = x.shape
-    # A fixed order: the result depends on the data alone.
-    sample = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_SAMPLE].to(x.device)
-    mean = _middle(x, x[sample].double())
-    shift = torch.zeros_like(mean)
-    if x.dtype != torch.float64 and _is_steep(x[sample].double(), mean):
-        near = mean.to(x.dtype)  # differences from what is near lose nothing
-        shift = near.double()
-        x, mean = x - near, mean - shift
-    if start is None or not start.weight.any():
-        theta = _prior(labels if kept is None else labels[kept], d, n_classes)
-    else:
-        theta = torch.cat([start.weight, (start.bias + start.weight @ (mean + shift))[:, None]], 1)
-    if theta.numel() <= 2**18:
-        theta = theta.cpu()  # so small that the optimizer's own work is faster here than by calls to a GPU
-    metric = LeadingCurvature((x[sample] - mean.to(x.dtype)).to(theta.device), n_classes=n_classes)
-    loss = SoftmaxLoss(x, labels, mean=mean, penalty=penalty, kept=kept, threads=threads)
-    point, value, iterations, converged = _minimize(
-        loss, metric, theta, max_iterations=max_iterations, tolerance=tolerance / 3
-    )
-    weight, bias = point[:, :-1].to(x.device), point[:, -1].to(x.device)
-    bias = bias - weight @ (mean + shift)
-    return Solution(weight, bias, value, iterations, loss.evaluations, converged)
-
-
-def fit_parts(
-    features: Tensor,
-    labels: Tensor,
-    kept: Tensor,
-    *,
-    n_classes: int,
-    penalty: Penalty,
-    start: Solution,
-    max_iterations: int = 1000,
-    tolerance: float = 3e-7,
-) -> list[Solution]:
-    """Fit the rows `kept` [parts, n] of each part, which must have all classes, beginning from `start`."""
-    return [
-        fit_softmax(
-            features,
-            labels,
-            n_classes=n_classes,
-            penalty=penalty,
-            max_iterations=max_iterations,
-            tolerance=tolerance,
-            start=start,
-            kept=rows,
+        x = features.double() if features.numel() <= _SMALL else features
+        n, d = x.shape
+        # A fixed order: the result depends on the data alone.
+        sample = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_SAMPLE].to(x.device)
+        mean = _middle(x, x[sample].double())
+        shift = torch.zeros_like(mean)
+        if x.dtype != torch.float64 and _is_steep(x[sample].double(), mean):
+            near = mean.to(x.dtype)  # differences from what is near lose nothing
+            shift = near.double()
+            x, mean = x - near, mean - shift
+        if start is None or not start.weight.any():
+            theta = _prior(labels if kept is None else labels[kept], d, n_classes)
+        else:
+            theta = torch.cat([start.weight, (start.bias + start.weight @ (mean + shift))[:, None]], 1)
+        if theta.numel() <= 2**18:
+            theta = (
+                theta.cpu()
+            )  # so small that the optimizer's own work is faster here than by calls to a GPU
+        metric = LeadingCurvature((x[sample] - mean.to(x.dtype)).to(theta.device), n_classes=n_classes)
+        loss = SoftmaxLoss(x, labels, mean=mean, penalty=penalty, kept=kept, threads=threads)
+        point, value, iterations, converged = _minimize(
+            loss, metric, theta, max_iterations=max_iterations, tolerance=tolerance / 3
         )
-        for rows in kept.to(features.device)
-    ]
+        weight, bias = point[:, :-1].to(x.device), point[:, -1].to(x.device)
+        bias = bias - weight @ (mean + shift)
+        return Solution(weight, bias, value, iterations, loss.evaluations, converged)
 
 
 def _middle(x: Tensor, rows: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def read_predictions(run: StoredRun) -> Predictions:
         episodes = _column(rows, column, "num_episodes")
         counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise _first_problem(path, column) from error
+        raise HistobenchError(f"{path}: not a table of predictions ({error}); run the task again") from error
     _check_whole(path, text, len(table), run)
     groups = _column(rows, column, "group")
     return Predictions(
@@ -163,9 +163,7 @@ def _table(
         if name not in column:
             raise HistobenchError(f"{path}: the column {name!r} is missing")
     if min(map(len, rows), default=len(column)) < len(column):
-        if "probabilities" not in column:
-            raise HistobenchError(f"{path}: a row of predictions was cut short")
-        raise _first_problem(path, column)
+        raise HistobenchError(f"{path}: a row of predictions was cut short; run the task again")
     return text, rows, column
 
 
@@ -199,30 +197,6 @@ def _whole_numbers(texts: list[str]) -> list[int]:
 
 def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[str] | None:
     return [row[column[name]] for row in rows] if name in column else None
-
-
-def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
-    """What is wrong with the first row that cannot be read."""
-    text = read_plain(path).decode("utf-8-sig")
-    with io.StringIO(text, newline="") as handle:
-        reader = csv.reader(handle)
-        next(reader, None)
-        for row in reader:
-            if row and len(row) < len(column):
-                return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions (cut short)")
-            if not row or not row[column["probabilities"]]:
-                continue
-            try:
-                for value in parse_json(row[column["probabilities"]]):
-                    float("nan" if value is None else value)
-                for name in ("true_label", "predicted_label"):
-                    if int(float(row[column[name]])) < 0:
-                        raise ValueError(f"{name} is negative")
-                if "num_episodes" in column:
-                    int(row[column["num_episodes"]] or 0)
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions ({error})")
-    return HistobenchError(f"{path}: rows have different numbers of probabilities")
 
 
 @dataclass(frozen=True)
