@@ -6,7 +6,7 @@ import html
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -359,8 +359,6 @@ def similarity(
     1.0
     """
     given = dict(locals())
-    from dataclasses import asdict
-
     import pandas
 
     from histobench.core.records import from_values
@@ -731,15 +729,13 @@ class Benchmark:
         from histobench.roi.comparison.ranking_shift import ranking_shifts
         from histobench.roi.result_options import CompareOptions
 
-        options = from_values(CompareOptions, given)
-        found = ranking_shifts(
-            self.runs,
-            options,
-            dataset=options.dataset,
-            encoders=options.encoders,
-            seed=options.seed,
+        return pd.DataFrame(
+            [
+                {"dataset": found.dataset, "metric": found.metric, **asdict(shift)}
+                for found in ranking_shifts(self.runs, from_values(CompareOptions, given))
+                for shift in found.shifts
+            ]
         )
-        return pd.DataFrame([row for shift in found for row in shift.frame_rows()])
 
     def predictions(
         self,

@@ -115,13 +115,7 @@ def _print_shifts(args: CompareFlags, folder: Path, console: Console) -> None:
     from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
     from histobench.roi.results.reader import load_runs
 
-    shifts = ranking_shifts(
-        load_runs(args.results),
-        args,
-        dataset=args.dataset,
-        encoders=args.encoders,
-        seed=args.seed,
-    )
+    shifts = ranking_shifts(load_runs(args.results), args)
     for shift in shifts:
         print_grid(shift_grid(shift), console)
     write_json(folder / "ranking_shift.json", {"datasets": [asdict(shift) for shift in shifts]})

@@ -13,7 +13,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
 from histobench.roi.comparison.selection import by_task
-from histobench.roi.result_options import CompareSettings
+from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs
 
 BOTH = ("frozen", "lora")
@@ -31,7 +31,7 @@ def test_an_encoder_that_overtakes_another_is_named(
     _write_both(write_run, "b", 3.0, 2.0)
     results = _write_both(write_run, "c", 2.0, 2.0)
     assert [key[2] for key in by_task(load_runs(results))] == ["lora", "frozen"]  # the answer is by the first
-    (shift,) = ranking_shifts(load_runs(results), CompareSettings("accuracy"))
+    (shift,) = ranking_shifts(load_runs(results), CompareOptions(metric="accuracy"))
     rows = {each.encoder: each for each in shift.shifts}
     assert shift.shifts[0].encoder == "a"
     assert {name: (row.rank_frozen, row.rank_adapted) for name, row in rows.items()}["a"] == (3, 1)
@@ -62,14 +62,14 @@ def test_an_encoder_that_overtakes_another_is_named(
 def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_run: Write) -> None:
     _write_both(write_run, "a", 1.5, 1.5)
     results = _write_both(write_run, "b", 1.6, 1.6)
-    (shift,) = ranking_shifts(load_runs(results), CompareSettings())
+    (shift,) = ranking_shifts(load_runs(results), CompareOptions())
     assert not any(each.holds for each in shift.shifts)
     assert not shift.reversals
     assert "No change of the ranking is shown" in " ".join(shift_grid(shift).notes)
     few = [write_run("p", task="Fine-tune", setting=each, dataset="few", n=20, groups=True) for each in BOTH]
-    (untested,) = ranking_shifts(load_runs(few[0]), CompareSettings(), dataset="few")
+    (untested,) = ranking_shifts(load_runs(few[0]), CompareOptions(), dataset="few")
     assert "were not tested: too few groups" in " ".join(shift_grid(untested).notes)
     other = write_run("a", folder="probe")
     runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
     with pytest.raises(HistobenchError, match="add it to `tasks`"):
-        ranking_shifts(runs, CompareSettings())
+        ranking_shifts(runs, CompareOptions())

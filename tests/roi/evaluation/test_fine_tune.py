@@ -23,7 +23,8 @@ from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
-from histobench.roi.protocols.fine_tuning import FineTuned, Frozen, Network, Parts, Trainer, fine_tune
+from histobench.roi.protocols.fine_tuning import Frozen, Network, Parts, Trainer, fine_tune
+from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.reader import load_runs
 
 FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
@@ -48,7 +49,7 @@ def own(tmp_path: Path) -> str:
 
 def _tuned(
     own: str, labels: np.ndarray | None = None, options: Options = FAST, **others: object
-) -> FineTuned:
+) -> tuple[list[Outcome], list[Outcome]]:
     pixels, known = _stripes(48)
     rows = np.arange(48)
     parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
@@ -112,18 +113,18 @@ def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> Non
 
 def test_adapting_learns_what_the_frozen_network_does_not_and_seeds_differ(own: str) -> None:
     options = replace(FAST, tune_epochs=15, lora_rank=8, lora_alpha=16.0)
-    tuned = _tuned(own, options=options)
+    frozen, adapted = _tuned(own, options=options)
     truth = _stripes(48)[1][32:]
 
     def loss(outcomes: list) -> float:
         return float(np.mean([-np.log(run.probabilities[np.arange(16), truth]).mean() for run in outcomes]))
 
-    assert loss(tuned.adapted) < loss(tuned.frozen)
-    assert [run.info["seed"] for run in tuned.adapted] == [0, 1, 2]
-    for runs in (tuned.frozen, tuned.adapted):
+    assert loss(adapted) < loss(frozen)
+    assert [run.info["seed"] for run in adapted] == [0, 1, 2]
+    for runs in (frozen, adapted):
         assert len({run.probabilities.tobytes() for run in runs}) == 3
-    assert set(tuned.adapted[0].info["held_out_loss"]) == {"0.01", "0.0001"}
-    assert tuned.adapted[0].info["images_per_second"] > 0
+    assert set(adapted[0].info["held_out_loss"]) == {"0.01", "0.0001"}
+    assert adapted[0].info["images_per_second"] > 0
 
 
 def test_labels_of_the_test_images_change_nothing(own: str) -> None:
@@ -131,11 +132,11 @@ def test_labels_of_the_test_images_change_nothing(own: str) -> None:
     labels = _stripes(48)[1]
     options = replace(FAST, tune_seeds=1)
     other_test = np.where(np.arange(48) < 32, labels, 1 - labels)
-    first, second = _tuned(own, options=options), _tuned(own, other_test, options)
-    assert np.array_equal(first.adapted[0].probabilities, second.adapted[0].probabilities)
+    (_, first), (_, second) = _tuned(own, options=options), _tuned(own, other_test, options)
+    assert np.array_equal(first[0].probabilities, second[0].probabilities)
     wrong = np.where((np.arange(48) >= 24) & (np.arange(48) < 32), 1 - labels, labels)
-    turned = _tuned(own, wrong, replace(options, tune_epochs=8))
-    assert turned.frozen[0].info["learning_rate"] == 1e-4  # what learns least is least wrong there
+    turned, _ = _tuned(own, wrong, replace(options, tune_epochs=8))
+    assert turned[0].info["learning_rate"] == 1e-4  # what learns least is least wrong there
 
 
 def _write(folder: Path, *, val: bool = False) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 
 from scipy import stats
@@ -14,7 +14,7 @@ from histobench.roi.comparison.comparison import DatasetTable, dataset_table
 from histobench.roi.comparison.grids import Grid, ranks_text
 from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
-from histobench.roi.result_options import CompareSettings
+from histobench.roi.result_options import CompareOptions, CompareSettings
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
 
@@ -48,32 +48,17 @@ class RankingShift:
     reversals: tuple[tuple[str, str], ...]  # the first is shown to be better adapted, the second frozen
     note: str = ""  # why nothing was tested
 
-    def frame_rows(self) -> list[dict[str, object]]:
-        """One row per encoder, for tables."""
-        return [{"dataset": self.dataset, "metric": self.metric, **asdict(shift)} for shift in self.shifts]
 
-
-def ranking_shifts(
-    runs: Sequence[StoredRun],
-    settings: CompareSettings,
-    *,
-    dataset: str | None = None,
-    encoders: Sequence[str] | None = None,
-    seed: int | None = None,
-) -> list[RankingShift]:
+def ranking_shifts(runs: Sequence[StoredRun], options: CompareOptions) -> list[RankingShift]:
     """Compare the frozen and the adapted network of every encoder, dataset by dataset."""
     if not any(run.task == FINE_TUNE for run in runs):
         raise HistobenchError(f"no results of the task {FINE_TUNE} here; add it to `tasks` of a run")
-    chosen = {
-        setting: by_dataset(
-            select_runs(runs, task=FINE_TUNE, setting=setting, dataset=dataset, encoders=encoders, seed=seed)
-        )
+    which = {"dataset": options.dataset, "encoders": options.encoders, "seed": options.seed}
+    frozen, adapted = (
+        by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting, **which))
         for setting in (UNADAPTED, ADAPTED)
-    }
-    return [
-        _shift(name, chosen[UNADAPTED].get(name, []), members, settings)
-        for name, members in chosen[ADAPTED].items()
-    ]
+    )
+    return [_shift(name, frozen.get(name, []), members, options) for name, members in adapted.items()]
 
 
 def _shift(
@@ -116,13 +101,13 @@ def _shift(
             reversals.append((first, second) if better else (second, first))
     kendall = None
     if len(shifts) > 1:
-        ranks = [[shift.rank_frozen for shift in shifts], [shift.rank_adapted for shift in shifts]]
-        found = float(stats.kendalltau(*ranks).statistic)
-        kendall = found if math.isfinite(found) else None
+        tau = stats.kendalltau(*zip(*((each.rank_frozen, each.rank_adapted) for each in shifts), strict=True))
+        kendall = float(tau.statistic) if math.isfinite(tau.statistic) else None
     untested = both.standings is None and bool(both.entries)
     note = (both.entries[0].interval.reason or "") if untested else ""
-    metric, alpha = settings.metric, settings.alpha
-    return RankingShift(dataset, metric, alpha, tuple(shifts), kendall, tuple(reversals), note)
+    return RankingShift(
+        dataset, settings.metric, settings.alpha, tuple(shifts), kendall, tuple(reversals), note
+    )
 
 
 def _possible(table: DatasetTable, name: str) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import nn
 
 from histobench.core.errors import HistobenchError
@@ -96,10 +97,7 @@ def add_lora(encoder: BasePatchEncoder, *, rank: int, alpha: float) -> Lora:
     encoder.eval().requires_grad_(False)
     targets = target_modules(encoder)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
-    return _lora(LoraModel(encoder, config, "default"), targets)
-
-
-def _lora(model: Any, targets: list[str]) -> Lora:
+    model = LoraModel(encoder, config, "default")
     weights = {name: weight for name, weight in model.model.named_parameters() if weight.requires_grad}
     adapted = {name.partition(".lora_")[0] for name in weights}
     # peft adapts the output projection of a fused attention module along with it.
@@ -154,32 +152,23 @@ def target_modules(encoder: BasePatchEncoder) -> list[str]:
 
 def _called(encoder: BasePatchEncoder, names: list[str]) -> list[str]:
     """Return those modules that a forward pass of one black image calls."""
-    seen: set[str] = set()
+    transform, seen = encoder.eval_transforms, set[str]()
+    if isinstance(transform, TransformSpec):
+        image = torch.zeros(1, 3, transform.crop, transform.crop)
+    else:
+        image = torch.as_tensor(transform(Image.new("RGB", (256, 256))))[None]
+    device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     hooks = [
         encoder.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: seen.add(name))
         for name in names
     ]
     try:
         with torch.no_grad():
-            encoder(black_image(encoder).to(_device_of(encoder)))
+            encoder(image.to(device))
     finally:
         for hook in hooks:
             hook.remove()
     return [name for name in names if name in seen]
-
-
-def black_image(encoder: BasePatchEncoder) -> torch.Tensor:
-    """Return one image [1, 3, h, w] as the encoder takes it."""
-    transform = encoder.eval_transforms
-    if isinstance(transform, TransformSpec):
-        return torch.zeros(1, 3, transform.crop, transform.crop)
-    from PIL import Image
-
-    return torch.as_tensor(transform(Image.new("RGB", (256, 256))))[None]
-
-
-def _device_of(encoder: nn.Module) -> torch.device:
-    return next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
 
 
 def load_adapted(folder: str | Path) -> BasePatchEncoder:

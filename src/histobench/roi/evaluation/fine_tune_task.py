@@ -57,7 +57,7 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
         is_cuda = torch.device(context.device).type == "cuda"
         precision = "bf16" if is_cuda and torch.cuda.is_bf16_supported() else "fp32"
     with decoded(context) as pixels:
-        found = fine_tune(
+        frozen, adapted = fine_tune(
             context.encoder,
             lora,
             pixels,
@@ -71,7 +71,7 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
             on_trained=save,
         )
     info |= {"training_precision": precision}
-    yield mean_of_runs(context, found.frozen, setting=UNADAPTED, info=info, warnings=warnings)
+    yield mean_of_runs(context, frozen, setting=UNADAPTED, info=info, warnings=warnings)
     info |= {
         "adapted_modules": len(lora.modules),
         "trainable_parameters": lora.count,
@@ -79,7 +79,7 @@ def run_fine_tune(context: ImageContext) -> Iterable[TaskResult]:
         "peft": version("peft"),
         **({"adapters": str(folder)} if options.save_adapters else {}),
     }
-    yield mean_of_runs(context, found.adapted, setting=ADAPTED, info=info, warnings=warnings)
+    yield mean_of_runs(context, adapted, setting=ADAPTED, info=info, warnings=warnings)
 
 
 @contextmanager

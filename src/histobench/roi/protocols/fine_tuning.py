@@ -48,14 +48,6 @@ class Parts:
     test: Ints
 
 
-@dataclass(frozen=True)
-class FineTuned:
-    """An outcome for every seed, of the frozen and of the adapted network."""
-
-    frozen: list[Outcome]
-    adapted: list[Outcome]
-
-
 class Network:
     """An encoder on its device, from rows of decoded images to features."""
 
@@ -228,7 +220,7 @@ def fine_tune(
     device: str = "cpu",
     precision: str = "fp32",
     on_trained: Callable[[int], None] = lambda seed: None,
-) -> FineTuned:
+) -> tuple[list[Outcome], list[Outcome]]:
     """Train and predict with the frozen network and with the adapted one, once for every seed.
 
     `pixels` [n, ...] are the images as the encoder's transform gives them, `lora` the adapter that is in the
@@ -257,4 +249,4 @@ def fine_tune(
     speed = {"images_per_second": round(trainer.spent[1] / trainer.spent[0], 1)}
     for outcome in adapted:
         outcome.info.update(speed)
-    return FineTuned(control, adapted)
+    return control, adapted
