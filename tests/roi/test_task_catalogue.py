@@ -10,8 +10,7 @@ import pytest
 
 from histobench.cli.main import COMMANDS
 from histobench.core.errors import HistobenchError
-from histobench.roi.evaluation.image_tasks import IMAGE_RUNNERS
-from histobench.roi.evaluation.tasks import TASK_RUNNERS
+from histobench.roi.evaluation.tasks import IMAGE_RUNNERS, TASK_RUNNERS
 from histobench.roi.plan.plan_file import json_schema
 from histobench.roi.presets import PRESETS
 from histobench.roi.task_catalogue import (

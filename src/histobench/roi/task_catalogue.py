@@ -131,7 +131,7 @@ UNTRAINED = tuple(task.name for task in CATALOGUE if not task.trained)
 ONCE = tuple(task.name for task in CATALOGUE if task.once)
 #: Of these every setting is shown.
 WITH_METHODS = tuple(task.name for task in CATALOGUE if task.methods)
-#: These run the network themselves, see `evaluation.image_tasks`.
+#: These run the network themselves, see `evaluation.tasks`.
 ON_IMAGES = tuple(task.name for task in CATALOGUE if task.on_images)
 _BY_NAME = {task.name: task for task in CATALOGUE}
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from builders import MEAN_ENCODER
 from histobench.cli.main import main
-from histobench.roi.evaluation import evaluation_run, image_tasks
+from histobench.roi.evaluation import evaluation_run, tasks
 from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.plan import planner
@@ -43,7 +43,7 @@ def test_one_unit_per_encoder_and_task_without_features_and_nothing_twice(
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(planner, "ON_IMAGES", ("Proto",))
-    monkeypatch.setitem(image_tasks.IMAGE_RUNNERS, "Proto", _guess)
+    monkeypatch.setitem(tasks.IMAGE_RUNNERS, "Proto", _guess)
     table = _write_tiles(tmp_path)
     (tmp_path / "own.py").write_text(MEAN_ENCODER)
     values = {

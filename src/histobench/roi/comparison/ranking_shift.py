@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from scipy import stats
 
@@ -53,7 +54,7 @@ def ranking_shifts(runs: Sequence[StoredRun], options: CompareOptions) -> list[R
     """Compare the frozen and the adapted network of every encoder, dataset by dataset."""
     if not any(run.task == FINE_TUNE for run in runs):
         raise HistobenchError(f"no results of the task {FINE_TUNE} here; add it to `tasks` of a run")
-    which = {"dataset": options.dataset, "encoders": options.encoders, "seed": options.seed}
+    which: dict[str, Any] = {"dataset": options.dataset, "encoders": options.encoders, "seed": options.seed}
     frozen, adapted = (
         by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting, **which))
         for setting in (UNADAPTED, ADAPTED)

@@ -150,7 +150,7 @@ def evaluate_on_images(
     request: ImageRequest, *, on_task: Callable[[str], None] = lambda _: None
 ) -> EvaluationOutcome:
     """Run a task that works on images and write its files; one that was finished is left alone."""
-    from histobench.roi.evaluation.image_tasks import IMAGE_RUNNERS
+    from histobench.roi.evaluation.tasks import IMAGE_RUNNERS
 
     task, data = request.task, request.data
     done = partial(EvaluationOutcome, request.dataset, request.encoder, request.preset, request.results_dir)

@@ -1,4 +1,4 @@
-"""The tasks by name: how each turns features into results to be written."""
+"""The tasks by name: how each turns features, or images, into results to be written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from histobench.roi.evaluation.context import Context, TaskResult
 from histobench.roi.evaluation.few_shot_task import run_few_shot
+from histobench.roi.evaluation.fine_tune_task import run_fine_tune
+from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.evaluation.patients import run_patient
 from histobench.roi.evaluation.probe_tasks import run_label_efficiency, run_linear_probe
 from histobench.roi.evaluation.robustness_task import run_robustness
+from histobench.roi.evaluation.segmentation_task import run_segmentation
 from histobench.roi.evaluation.target_tasks import run_target
 from histobench.roi.evaluation.zero_shot_task import zero_shot_outcome
 from histobench.roi.metrics.classification import Score
@@ -19,7 +22,9 @@ from histobench.roi.protocols.knn import knn, prototype, retrieval
 from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import (
     FEW_SHOT,
+    FINE_TUNE,
     LINEAR_PROBE,
+    MASK,
     ON_IMAGES,
     PATIENT,
     ROBUSTNESS,
@@ -103,4 +108,9 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResu
     PATIENT: run_patient,
     ROBUSTNESS: run_robustness,
     **{kind.task: run_target for kind in TARGETS.values() if kind.task not in ON_IMAGES},
+}
+#: Those that run the network on images.
+IMAGE_RUNNERS: dict[str, Callable[[ImageContext], Iterable[TaskResult]]] = {
+    FINE_TUNE: run_fine_tune,
+    TARGETS[MASK].task: run_segmentation,
 }
