@@ -169,7 +169,7 @@ def test_an_empty_folder_and_a_damaged_file_are_clear_errors(tmp_path: Path) -> 
     files = _write(tmp_path, _predictions())
     files.detailed.write_text("img_name,true_label,predicted_label,probabilities\na,0,0,[0.1\n")
     (run,) = load_runs(tmp_path)
-    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv:2"):
+    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv: not a table"):
         _ = run.predictions
     files.complete.write_text("{}")
     with pytest.raises(HistobenchError, match="not a results file"):
