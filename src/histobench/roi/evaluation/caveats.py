@@ -75,10 +75,6 @@ def _listed(names: Sequence[str]) -> str:
     return ("class " if len(names) == 1 else "classes ") + ", ".join(names)
 
 
-#: Columns by which rows are first compared; equal ones are then compared whole.
-_PROBES = 8
-
-
 def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]:
     """What the test features share with the `others` (by split), in words."""
     found = []
@@ -102,15 +98,6 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
 
 
 def _rows_also_in(rows: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which rows stand among the others, bit for bit."""
-    columns = np.unique(np.linspace(0, rows.shape[1] - 1, _PROBES).astype(int))
-    keys, other_keys = (_as_bytes(values[:, columns]) for values in (rows, others))
-    places = np.flatnonzero(np.isin(other_keys, keys))
-    known = {others[place].tobytes() for place in places}
-    likely = np.isin(keys, other_keys)
-    return np.array([likely[k] and rows[k].tobytes() in known for k in range(len(rows))], dtype=bool)
-
-
-def _as_bytes(values: NDArray[np.float32]) -> NDArray[np.void]:
-    whole = np.ascontiguousarray(values)
-    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+    """Which rows are among the others, bit for bit."""
+    known = {hash(row.tobytes()) for row in others}
+    return np.array([hash(row.tobytes()) in known for row in rows], dtype=bool)
