@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     write_demo_dataset(folder, name="tiles", train_per_class=4, test_per_class=2, size=64)
     return folder
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """`histobench run` on the tiles, into the folder r; gives what was printed."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+
+    def call(*flags: str, code: int = 0) -> str:
+        common = ["--data", str(data / "tiles.csv"), "--results", str(tmp_path / "r"), "--compile", "off"]
+        assert main(["run", *common, *flags]) == code
+        out, err = capsys.readouterr()
+        return err + out
+
+    return call
 
 
 @pytest.mark.slow
@@ -76,59 +96,42 @@ class Exits(Mean):
 """
 
 
-def test_an_encoder_that_exits_is_a_failed_unit_and_the_others_go_on(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+def test_an_encoder_that_exits_is_a_failed_unit_and_the_others_go_on(run: Run, tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
-    models = [f"{tmp_path}/exits.py:{name}" for name in ("Exits", "Mean")]
-    command = ["run", "--data", str(data / "tiles.csv"), "--models", ",".join(models), "--tasks", "Proto"]
-    assert main([*command, "--compile", "off", "--results", str(tmp_path / "r")]) == 2
-    said = capsys.readouterr().out
+    models = ",".join(f"{tmp_path}/exits.py:{name}" for name in ("Exits", "Mean"))
+    said = run("--models", models, "--tasks", "Proto", code=2)
     assert "Exits fails on a batch of shape" in said
     assert "SystemExit: 0" in said
     assert "1 task done, 0 done before, 1 failed" in said
 
 
 def test_damaged_results_are_named_by_compare_and_computed_again_by_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "r"
-    command = ["run", "--data", str(data / "tiles.csv"), "--models", "tiny-vl", "--tasks", "KNN,Proto"]
-    command += ["--compile", "off", "--results", str(results)]
-    assert main(command) == 0
+    flags = ("--models", "tiny-vl", "--tasks", "KNN,Proto")
+    run(*flags)
     detailed = next(results.rglob("KNN_detailed_results.csv"))
     before = detailed.read_bytes()
     detailed.write_bytes(before[:300])
     for path in (*results.rglob("results.parquet"), next(results.rglob("Proto/.run.json"))):
         path.write_bytes(path.read_bytes()[:10])
-    capsys.readouterr()
     assert main(["compare", str(results), "--task", "Proto"]) == 2
     assert f"damaged or removed: {detailed}" in "".join(capsys.readouterr())
-    assert main(command) == 0
-    assert "1 task done, 1 done before, 0 failed" in capsys.readouterr().out
+    assert "1 task done, 1 done before, 0 failed" in run(*flags)
     assert detailed.read_bytes() == before
     assert {row["task"] for row in read_rows(results / "results.parquet")} == {"KNN", "Proto"}
     assert main(["compare", str(results), "--task", "Proto"]) == 0
 
 
 @pytest.mark.slow
-def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    results = tmp_path / "r"
-    command = ["run", "--data", str(data / "tiles.csv"), "--models", "tiny-vl", "--tasks", "Proto"]
-    command += ["--compile", "off", "--results", str(results), "--splits", "2x2"]
-    assert main(command) == 0
-    assert "5 tasks done" in capsys.readouterr().out
-    assert "over splits 2x2" in (results / "summary.md").read_text()
-    assert len(list(results.rglob("*.pt"))) == 2  # training and test features, extracted once
-    assert main(command) == 0
-    assert "0 tasks done, 5 done before" in capsys.readouterr().out
-    assert main([*command[:-1], "two"]) == 2
-    assert "repeats x folds such as 5x2" in capsys.readouterr().err
+def test_splits_are_evaluated_on_the_same_features_and_are_in_the_summary(run: Run, tmp_path: Path) -> None:
+    flags = ("--models", "tiny-vl", "--tasks", "Proto", "--splits")
+    assert "5 tasks done" in run(*flags, "2x2")
+    assert "over splits 2x2" in (tmp_path / "r" / "summary.md").read_text()
+    assert len(list((tmp_path / "r").rglob("*.pt"))) == 2  # training and test features, extracted once
+    assert "0 tasks done, 5 done before" in run(*flags, "2x2")
+    assert "repeats x folds such as 5x2" in run(*flags, "two", code=2)
 
 
 @pytest.mark.slow
@@ -143,12 +146,8 @@ def test_a_dataset_without_test_images_is_refused_before_the_work(
     assert not list((tmp_path / "r").rglob("*.pt"))
 
 
-def test_a_dry_run_shows_the_cost_and_writes_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    models = ("--models", "gigapath,uni_v1", "--results", str(tmp_path / "r"))
-    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--dry-run"]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    said = run("--models", "gigapath,uni_v1", "--dry-run")
     assert "54" in said
     assert "gigapath" in said
     rows = {line.split()[-3]: line.split()[-2:] for line in said.splitlines() if len(line.split()) > 2}
@@ -158,9 +157,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(
     assert not (tmp_path / "r").exists()
 
 
-def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(run: Run, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
         "import time, torch\n"
@@ -174,9 +171,8 @@ def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(
         "        time.sleep(0.05 * len(images))\n"
         "        return images.mean((2, 3))\n"
     )
-    models = ("--models", f"{own}:Slow", "--results", str(tmp_path / "r"), "--device", "cpu")
-    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--tasks", "KNN", "--dry-run"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("in all about")]
+    said = run("--models", f"{own}:Slow", "--device", "cpu", "--tasks", "KNN", "--dry-run")
+    (line,) = [line for line in said.splitlines() if line.startswith("in all about")]
     features = int(line.partition("features ")[2].partition(" s")[0])
     assert 2 <= features <= 6  # 54 images of 0.05 s
 
@@ -219,17 +215,14 @@ class ColourHist(BasePatchEncoder):
 
 @pytest.mark.slow
 def test_two_encoder_classes_of_one_name_are_refused_or_have_one_spelling_each_everywhere(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     for name, what in (("one", "mean"), ("other", "amax")):
         (tmp_path / f"{name}.py").write_text(OWN.format(what=what))
     first, second = (f"{tmp_path}/{name}.py:ColourHist" for name in ("one", "other"))
-    command = ["run", "--data", str(data / "tiles.csv"), "--results", str(tmp_path / "r"), "--tasks", "Proto"]
-    command += ["--compile", "off", "--num_workers", "0", "--no-cache"]
-    assert main([*command, "--models", f"{first},{second}"]) == 2
-    assert "would both be called ColourHist" in capsys.readouterr().err
-    assert main([*command, "--models", f"{first},largest={second}"]) == 0
+    flags = ("--tasks", "Proto", "--num_workers", "0", "--no-cache", "--models")
+    assert "would both be called ColourHist" in run(*flags, f"{first},{second}", code=2)
+    run(*flags, f"{first},largest={second}")
     assert {path.name for path in (tmp_path / "r" / "tiles").iterdir()} == {"ColourHist", "largest"}
     for name in ("ColourHist", "largest"):
         rows = read_rows(tmp_path / "r" / "tiles" / name / "uni" / "results.parquet")
@@ -302,34 +295,17 @@ def test_a_message_names_flags_and_parameters_and_not_the_plan_that_is_made_of_t
     assert str(caught.value) == message.replace(flags[0], f"`{flags[0][2:]}`")
 
 
-def test_a_dry_run_can_go_on_without_what_is_missing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    models = ["--models", "efficientnet-lite,random-vit", "--results", str(tmp_path / "r")]
-    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--dry-run", "--keep-going"]) == 2
-    said = capsys.readouterr().out
+def test_a_dry_run_can_go_on_without_what_is_missing(run: Run) -> None:
+    said = run("--models", "efficientnet-lite,random-vit", "--dry-run", "--keep-going", code=2)
     assert "left out: efficientnet-lite: unknown encoder" in said
     assert "random-vit" in said
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_a_prompt_file_is_read_before_any_work(
-    dry: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+def test_a_prompt_file_is_read_before_any_work(dry: bool, run: Run, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("one line for many classes\n")
-    command = [
-        "run",
-        "--data",
-        str(data / "tiles.csv"),
-        "--models",
-        "tiny-vl",
-        "--results",
-        str(tmp_path / "r"),
-    ]
-    command += ["--prompts", str(tmp_path / "prompts.txt"), *(["--dry-run"] if dry else [])]
-    assert main(command) == 2
-    assert "prompts.txt has 1 prompts for" in capsys.readouterr().err
+    flags = ["--models", "tiny-vl", "--prompts", str(tmp_path / "prompts.txt")]
+    assert "prompts.txt has 1 prompts for" in run(*flags, *(["--dry-run"] if dry else []), code=2)
     assert not (tmp_path / "r").exists()
 
 
