@@ -22,8 +22,8 @@ from histobench.roi.data.masks import IGNORED
 #: The learning rates of the heads that are trained together.
 RATES = (1e-2, 1e-3, 1e-4)
 EPOCHS, LEAST_STEPS, BATCH, WEIGHT_DECAY = 20, 100, 32, 1e-4
-#: Of the readout without training: neighbors, temperature, and tokens that are kept.
-NEIGHBORS, TEMPERATURE, BANK = 30, 0.02, 100_000
+#: Of the readout without training: neighbors, temperature, tokens that are kept and asked for at a time.
+NEIGHBORS, TEMPERATURE, BANK, QUERIES = 30, 0.02, 100_000, 2048
 
 #: Tokens and true classes of tiles, batch by batch; the argument shuffles them.
 Batches = Callable[[np.random.Generator], Iterator[tuple[Tensor, Tensor]]]
@@ -235,8 +235,11 @@ class TokenBank:
         def readout(tokens: Tensor) -> Tensor:
             b, _, h, w = tokens.shape
             rows = F.normalize(tokens.float().permute(0, 2, 3, 1).flatten(0, 2), dim=1).to(dtype)
-            near, places = (rows @ bank.T).float().topk(min(NEIGHBORS, len(bank)), dim=1)
-            weights = (near / TEMPERATURE).softmax(dim=1)
-            return torch.einsum("nk,nkc->nc", weights, classes[places]).view(b, h, w, -1).permute(0, 3, 1, 2)
+            found = []
+            for part in rows.split(QUERIES):
+                near, places = (part @ bank.T).float().topk(min(NEIGHBORS, len(bank)), dim=1)
+                weights = (near / TEMPERATURE).softmax(dim=1)
+                found.append(torch.einsum("nk,nkc->nc", weights, classes[places]))
+            return torch.cat(found).view(b, h, w, -1).permute(0, 3, 1, 2)
 
         return readout
