@@ -28,7 +28,7 @@ from histobench.roi.comparison.similarity_table import (
     read_similarities,
 )
 from histobench.roi.metrics.metric_catalogue import described
-from histobench.roi.result_options import MEASURES, CompareSettings
+from histobench.roi.result_options import MEASURES, CompareOptions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.task_catalogue import FINE_TUNE
 
@@ -59,7 +59,7 @@ def write_encoder_pages(site: Path, results_dir: Path, inventory: Inventory) -> 
 def _ranking_shifts(inventory: Inventory) -> list[dict[str, Any]]:
     """Frozen against fine-tuned networks, as `histobench compare --task Fine-tune` prints them."""
     try:
-        shifts = ranking_shifts(inventory.runs, CompareSettings())
+        shifts = ranking_shifts(inventory.runs, CompareOptions())
     except HistobenchError as error:
         if any(run.task == FINE_TUNE for run in inventory.runs):
             log.warning("no page on fine-tuning in the report: %s", error)

@@ -67,7 +67,7 @@ def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_r
     assert not shift.reversals
     assert "No change of the ranking is shown" in " ".join(shift_grid(shift).notes)
     few = [write_run("p", task="Fine-tune", setting=each, dataset="few", n=20, groups=True) for each in BOTH]
-    (untested,) = ranking_shifts(load_runs(few[0]), CompareOptions(), dataset="few")
+    (untested,) = ranking_shifts(load_runs(few[0]), CompareOptions(dataset="few"))
     assert "were not tested: too few groups" in " ".join(shift_grid(untested).notes)
     other = write_run("a", folder="probe")
     runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
