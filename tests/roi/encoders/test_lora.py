@@ -91,6 +91,7 @@ def test_a_new_adapter_changes_nothing_and_a_trained_one_is_loaded_as_an_encoder
     before = encoder(images)
     frozen = {key: tensor.clone() for key, tensor in encoder.state_dict().items()}
     lora = add_lora(encoder, rank=R, alpha=2 * R)
+    assert all(encoder.get_submodule(name).scaling["default"] == 2 for name in lora.modules)  # alpha / rank
     lora.reset(1)
     first = [weight.clone() for weight in lora.weights.values()]
     assert torch.equal(encoder(images), before)
