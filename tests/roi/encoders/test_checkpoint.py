@@ -93,36 +93,28 @@ def test_a_sharded_checkpoint_is_put_together(state: dict[str, Tensor], tmp_path
         load(index)
 
 
-def test_a_missing_tensor_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
-    del state["norm.bias"]
-    torch.save(state, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=r"1 missing \(norm\.bias\)"):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"norm.bias": None}, r"1 missing \(norm\.bias\)"),
+        ({"fc.weight": torch.ones(2)}, r"1 unexpected \(fc\.weight\)"),
+        ({"model.weight": torch.ones(3, 4)}, r"model\.weight \(3, 4\) instead of \(2, 4\)"),
+        ({"norm.weight": torch.full((4,), torch.nan)}, r"NaN or infinity in norm\.weight"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "backbone."])
+def test_a_tensor_that_does_not_fit_is_named(
+    state: dict[str, Tensor], changed: dict[str, Tensor | None], message: str, prefix: str, tmp_path: Path
+) -> None:
+    kept = {name: tensor for name, tensor in {**state, **changed}.items() if tensor is not None}
+    torch.save(prefixed(kept, prefix), tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=message):
         load(tmp_path / "weights.pth")
 
 
-def test_an_unexpected_tensor_is_named_unless_it_is_known_to_be_superfluous(
-    state: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_what_is_known_to_be_superfluous_is_left_out(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({**state, "fc.weight": torch.ones(2)}, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=r"1 unexpected \(fc\.weight\)"):
-        load(tmp_path / "weights.pth")
     assert_loaded(load(tmp_path / "weights.pth", ignore=["fc.*"]), state)
-
-
-def test_a_prefix_on_some_names_only_does_not_hide_the_others(
-    state: dict[str, Tensor], tmp_path: Path
-) -> None:
-    torch.save({**prefixed(state, "backbone."), "head.weight": torch.ones(1)}, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=r"1 unexpected \(head\.weight\)"):
-        load(tmp_path / "weights.pth")
-
-
-def test_a_tensor_of_another_shape_is_named_with_both_shapes(
-    state: dict[str, Tensor], tmp_path: Path
-) -> None:
-    torch.save({**state, "model.weight": torch.ones(3, 4)}, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=r"model\.weight \(3, 4\) instead of \(2, 4\)"):
-        load(tmp_path / "weights.pth")
 
 
 def test_another_models_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -132,26 +124,6 @@ def test_another_models_checkpoint_is_refused_and_changes_nothing(tmp_path: Path
     with pytest.raises(HistobenchError, match="not this encoder's weights: tensors 6 missing"):
         load_strictly(network, read_checkpoint(tmp_path / "other.pth"), where="other")
     assert_loaded(network, before)
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_a_truncated_file_is_refused(state: dict[str, Tensor], suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"weights{suffix}"
-    if suffix == ".safetensors":
-        save_file(state, path)
-    else:
-        torch.save(state, path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(HistobenchError, match=r"truncated|damaged"):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"<!DOCTYPE html>"])
-def test_a_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "weights.pth"
-    path.write_bytes(content)
-    with pytest.raises(HistobenchError, match=str(path)):
-        read_checkpoint(path)
 
 
 class Runs:
@@ -167,13 +139,6 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(HistobenchError, match="never executed here"):
         read_checkpoint(tmp_path / "evil.pth")
     assert not (tmp_path / "executed").exists()
-
-
-def test_nan_in_the_weights_is_found(state: dict[str, Tensor], tmp_path: Path) -> None:
-    state["norm.weight"][1] = float("nan")
-    torch.save(state, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=r"NaN or infinity in norm\.weight"):
-        load(tmp_path / "weights.pth")
 
 
 def test_a_checkpoint_without_tensors_is_refused(tmp_path: Path) -> None:
@@ -238,23 +203,6 @@ def test_weights_that_are_not_plain_numbers_are_refused(
     torch.save({**state, "norm.weight": state["norm.weight"].to(dtype)}, tmp_path / "weights.pth")
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(HistobenchError, match=rf"quantized or converted weights \(norm\.weight is {name}\)"):
-        load(tmp_path / "weights.pth")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda tensor: tensor.to_sparse(), "a sparse tensor"),
-        (lambda tensor: tensor.to_sparse_csr(), "a sparse tensor"),
-        (lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8), "a quantised tensor"),
-        (lambda tensor: tensor.to("meta"), "a tensor without values"),
-    ],
-)
-def test_sparse_and_quantised_tensors_are_refused(
-    state: dict[str, Tensor], change: Any, message: str, tmp_path: Path
-) -> None:
-    torch.save({**state, "model.weight": change(state["model.weight"])}, tmp_path / "weights.pth")
-    with pytest.raises(HistobenchError, match=rf"weights\.pth: model\.weight is {message}"):
         load(tmp_path / "weights.pth")
 
 

@@ -248,7 +248,6 @@ def test_a_file_of_unknown_length_that_ends_early_goes_on(server: Habits, tmp_pa
         (answer(200), "empty"),
         (answer(200, b'{"error": 1}'), r"no \.zip file"),
         (answer(200, b"\xef\xbb\xbf <!-- x --><html>Log in</html>"), "web page"),
-        (answer(206, b"PK", Content_Range="bytes 0-1/\xb2"), "damaged"),
     ],
 )
 def test_what_is_no_file_is_not_kept_as_one(
@@ -355,23 +354,3 @@ def test_a_token_does_not_follow_a_redirect_to_another_host(
     assert path == "/elsewhere"
     assert first["Authorization"] == "Bearer secret"
     assert "Authorization" not in second
-
-
-@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
-def test_a_damaged_archive_without_a_checksum_is_not_used_twice(
-    name: str, server: Habits, tmp_path: Path
-) -> None:
-    whole = DATA if name == "a.zip" else gzip.compress(DATA, 1)
-    damaged = bytearray(whole)
-    damaged[1_000_000] ^= 255
-    file = RemoteFile(name=name, url=f"{server.address}/{name}")
-    server.files[f"/{name}"] = bytes(damaged)
-    with pytest.raises(HistobenchError, match=r"the downloaded file is damaged .*; nothing was kept"):
-        _fetch(file, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    server.files[f"/{name}"] = whole
-    assert _fetch(file, tmp_path) == whole
-    (tmp_path / name).write_bytes(damaged)  # by the disk, later
-    with pytest.raises(HistobenchError, match="run again to fetch it"):
-        _fetch(file, tmp_path)
-    assert _fetch(file, tmp_path) == whole

@@ -247,16 +247,14 @@ def check_dataset(
     found = [Finding("error", problem.kind, problem.origin, problem.message) for problem in reading.problems]
     found += [Finding("warning", "left out", problem.origin, problem.message) for problem in reading.warnings]
     if not look_at_images:
-        return Findings(
-            tuple(sorted((*found, *structure_findings(data)), key=lambda each: KINDS.index(each.kind)))
-        )
+        return _sorted([*found, *structure_findings(data)])
     contents = _read_contents(data, workers, on_progress)
     if _are_names(contents):
         message = (
             "the images are not files: checked as slides or tiles by name, for `histobench run --features`"
         )
         found += [Finding("warning", "missing file", data.name, message), *structure_findings(data)]
-        return Findings(tuple(sorted(found, key=lambda each: KINDS.index(each.kind))))
+        return _sorted(found)
     bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
     found += [*bad, *_mask_findings(data, contents)]
     if on_bad_image == "skip":
@@ -269,7 +267,11 @@ def check_dataset(
     sizes = Counter(
         contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
     )
-    return Findings(tuple(sorted(found, key=lambda finding: KINDS.index(finding.kind))), dict(sizes))
+    return _sorted(found, sizes)
+
+
+def _sorted(found: Iterable[Finding], sizes: Mapping[tuple[int, int], int] | None = None) -> Findings:
+    return Findings(tuple(sorted(found, key=lambda each: KINDS.index(each.kind))), dict(sizes or {}))
 
 
 def _are_names(contents: Mapping[Path, _Content]) -> bool:

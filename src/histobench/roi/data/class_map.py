@@ -32,9 +32,21 @@ def read_class_map(path: str | Path) -> tuple[str, ...]:
     lines = _content(read_text(path, what="class map", limit=HAND_WRITTEN))
     form = _form_of(lines)
     named = _parse(path, lines, form) if form else [(line, i, name) for i, (line, name) in enumerate(lines)]
-    _check_names(path, [(line, name) for line, _, name in named])
-    if form:
-        _check_ids(path, named)
+    first_line: dict[object, int] = {}
+    for line, identity, name in named:
+        if first_line.setdefault(name, line) != line:
+            raise HistobenchError(f"{path}:{line}: class {name!r} is already on line {first_line[name]}")
+        if first_line.setdefault(identity, line) != line:
+            raise HistobenchError(
+                f"{path}:{line}: class {name!r} has the id of line {first_line[identity]}, {identity}"
+            )
+    for line, identity, name in named:
+        if identity >= len(named):
+            missing = min(set(range(len(named))) - {each for _, each, _ in named})
+            raise HistobenchError(
+                f"{path}:{line}: class {name!r} has id {identity}, but ids must be consecutive from 0 "
+                f"and {missing} is missing"
+            )
     return tuple(name for _, _, name in sorted(named, key=lambda entry: entry[1]))
 
 
@@ -64,31 +76,6 @@ def _parse(path: Path, lines: Lines, form: str) -> list[tuple[int, int, str]]:
             raise HistobenchError(f"{path}:{number}: expected '{form}' as on the other lines, found {line!r}")
         named.append((number, int(match["id"]), match["name"]))
     return named
-
-
-def _check_names(path: Path, names: Lines) -> None:
-    first_line: dict[str, int] = {}
-    for number, name in names:
-        if name in first_line:
-            raise HistobenchError(f"{path}:{number}: class {name!r} is already on line {first_line[name]}")
-        first_line[name] = number
-
-
-def _check_ids(path: Path, named: list[tuple[int, int, str]]) -> None:
-    first_line: dict[int, int] = {}
-    for number, identity, name in named:
-        if identity in first_line:
-            raise HistobenchError(
-                f"{path}:{number}: class {name!r} has the id of line {first_line[identity]}, {identity}"
-            )
-        first_line[identity] = number
-    for number, identity, name in named:
-        if identity >= len(named):
-            missing = min(set(range(len(named))) - set(first_line))
-            raise HistobenchError(
-                f"{path}:{number}: class {name!r} has id {identity}, but ids must be consecutive from 0 "
-                f"and {missing} is missing"
-            )
 
 
 # Labels as people write them: ids, float-looking ids such as 8.0, or class names.

@@ -238,15 +238,16 @@ def _timm_pooled(network: Any, images: Tensor) -> Tensor:
 
 
 def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
-    tokens: Tensor = network.forward_features(images)
-    prefix = int(getattr(network, "num_prefix_tokens", 0))
+    return _pooled(network.forward_features(images), pooling, int(getattr(network, "num_prefix_tokens", 0)))
+
+
+def _pooled(tokens: Tensor, pooling: str, prefix: int) -> Tensor:
     if tokens.ndim != 3 or ("cls" in pooling and not prefix):
-        raise HistobenchError(f"this network has no {_lacking(tokens, pooling)}: leave out @{pooling}")
+        lacking = (
+            "class token" if "cls" in pooling else f"tokens (its output has shape {tuple(tokens.shape)})"
+        )
+        raise HistobenchError(f"this network has no {lacking}: leave out @{pooling}")
     return pool_tokens(tokens, pooling, prefix=prefix)
-
-
-def _lacking(tokens: Tensor, pooling: str) -> str:
-    return "class token" if "cls" in pooling else f"tokens (its output has shape {tuple(tokens.shape)})"
 
 
 # The Hugging Face hub: timm, transformers and open_clip
@@ -426,11 +427,7 @@ def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tenso
             raise HistobenchError("this network has no pooled output: give @cls or @mean")
         return vector.flatten(1)
     tower = getattr(network, "vision_model", network)
-    tokens = tower(pixel_values=images).last_hidden_state
-    prefix = prefix_of(tower)
-    if tokens.ndim != 3 or ("cls" in pooling and not prefix):
-        raise HistobenchError(f"this network has no {_lacking(tokens, pooling)}: leave out @{pooling}")
-    return pool_tokens(tokens, pooling, prefix=prefix)
+    return _pooled(tower(pixel_values=images).last_hidden_state, pooling, prefix_of(tower))
 
 
 def _processor_transform(name: str, config: Mapping[str, Any]) -> TransformSpec:

@@ -150,13 +150,6 @@ def read_checkpoint(path: Path, *, container: str = "", only: str = "") -> dict[
         state = {name.removeprefix(only): state[name] for name in state if name.startswith(only)}
     if not state:
         raise HistobenchError(f"{path} holds no named tensors; is it a checkpoint of weights?")
-    for name, tensor in state.items():
-        odd = _oddity(tensor)
-        if odd:
-            raise HistobenchError(
-                f"{path}: {name} is {odd}, which no encoder here can use: "
-                "give the ordinary checkpoint in floating point"
-            )
     return state
 
 
@@ -186,7 +179,7 @@ def load_strictly(
     if problems:
         raise HistobenchError(f"{where}: these are not this encoder's weights: tensors {'; '.join(problems)}")
     coarse = [
-        f"{name} is {_dtype(fitted[name])}"
+        f"{name} is {str(fitted[name].dtype).removeprefix('torch.')}"
         for name, tensor in expected.items()
         if tensor.is_floating_point() and not _is_plain_float(fitted[name])
     ]
@@ -281,24 +274,9 @@ def _short(error: Exception) -> str:
     return f"{first[:MESSAGE]}..." if len(first) > MESSAGE else first or type(error).__name__
 
 
-def _oddity(tensor: Tensor) -> str:
-    """What makes a tensor useless as a weight, in words; empty for an ordinary one."""
-    import torch
-
-    if tensor.is_quantized:
-        return "a quantised tensor"
-    if tensor.layout != torch.strided:
-        return "a sparse tensor"
-    return "a tensor without values (meta)" if tensor.is_meta else ""
-
-
 def _is_plain_float(tensor: Tensor) -> bool:
     # Numbers of eight bits or fewer need scales to mean anything, which a copy would lose.
     return tensor.is_floating_point() and tensor.element_size() > 1
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _unwrap(content: Any, container: str) -> dict[str, Tensor]:

@@ -21,7 +21,6 @@ from histobench.roi.encoders.weights_download import is_offline
 
 GIB = 1024**3
 DISK_ENOUGH = 10 * GIB
-OLDEST_PYTHON = (3, 11)
 #: Room for activations and the library itself, on top of the weights.
 WORKING_MEMORY = 1.5 * GIB
 
@@ -39,7 +38,8 @@ class CheckupResult:
 
 def check_machine() -> list[CheckupResult]:
     """Python, torch, GPU, memory, disk and the download settings."""
-    findings = [_python(), *_torch(), _disk()]
+    python = CheckupResult("PASS", "python", ".".join(map(str, sys.version_info[:3])))
+    findings = [python, *_torch(), _disk()]
     if is_offline():
         findings.append(
             CheckupResult(
@@ -62,18 +62,9 @@ def check_encoders(
     return [finding for name in names for finding in _encoder(name, weights, online)]
 
 
-def _python() -> CheckupResult:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if tuple(sys.version_info[:2]) < OLDEST_PYTHON:
-        return CheckupResult("FAIL", "python", version, "histobench needs Python 3.11 or newer")
-    return CheckupResult("PASS", "python", version)
-
-
 def _torch() -> list[CheckupResult]:
-    try:
-        import torch
-    except ImportError as error:
-        return [CheckupResult("FAIL", "torch", f"cannot be imported: {error}", "pip install torch")]
+    import torch
+
     findings = [CheckupResult("PASS", "torch", torch.__version__)]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -185,11 +176,6 @@ def _memory(spec: EncoderSpec) -> list[CheckupResult]:
 
 def _free_memory() -> int | None:
     """Free memory of the device an encoder would run on; None where it cannot be known."""
-    try:
-        import torch
+    import torch
 
-        if torch.cuda.is_available():
-            return int(torch.cuda.mem_get_info()[0])
-    except ImportError:
-        pass
-    return free_memory()
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else free_memory()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import shutil
 import threading
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -214,42 +211,10 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
     with open_plain(path) as handle:
         beginning = handle.read(256)
     suffix = Path(file.name).suffix
-    wanted = _BEGINNINGS.get(suffix.lower(), b"")
-    if beginning and beginning.startswith(wanted) and (expects_page(file.name) or not is_page(beginning)):
-        damage = _damage(path, suffix.lower())
-        if not damage:
-            return
-        if keep:  # of no use to anybody: the next attempt fetches it again
-            aside = path.with_name(f"{path.name}.damaged")
-            os.replace(path, aside)
-            raise HistobenchError(
-                f"{file.name} is damaged ({damage}); it is now {aside}; run again to fetch it"
-            )
-        raise _refused(path, f"{file.name}: the downloaded file is damaged ({damage})", keep)
-    what = "empty" if not beginning else "a web page" if is_page(beginning) else f"no {suffix} file"
-    raise _refused(path, f"{file.name}: the downloaded file is {what}", keep)
-
-
-def _damage(path: Path, suffix: str) -> str:
-    """What is wrong with an archive, by its own checksums; empty where nothing is known to be."""
-    try:
-        with open_plain(path) as handle:
-            if suffix in (".zip", ".npz"):
-                with zipfile.ZipFile(handle) as archive:
-                    bad = archive.testzip()
-                return f"wrong checksum of {bad}" if bad else ""
-            if suffix in (".gz", ".tgz"):
-                with gzip.open(handle) as unpacked:
-                    while unpacked.read(_CHUNK):
-                        pass
-            if suffix == ".parquet":
-                handle.seek(-4, os.SEEK_END)
-                return "" if handle.read(4) == b"PAR1" else "it is cut short"
-    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, NotImplementedError) as error:
-        return str(error)
-    except (RuntimeError, ValueError):  # encrypted, or of a kind that only another program reads
-        return ""
-    return ""
+    page = is_page(beginning) and not expects_page(file.name)
+    if not beginning or page or not beginning.startswith(_BEGINNINGS.get(suffix.lower(), b"")):
+        what = "empty" if not beginning else "a web page" if is_page(beginning) else f"no {suffix} file"
+        raise _refused(path, f"{file.name}: the downloaded file is {what}", keep)
 
 
 def _hashes(path: Path) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import os
 import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,21 +126,6 @@ def _as_bytes(block: Any, where: str) -> Any:
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 _SPLITS = {"training": "train", "valid": "val", "validation": "val"}
-#: What the readers of a layout raise at files that are damaged or have another form; a damaged HDF5 file is
-#: an OSError, a damaged Parquet file a ValueError.
-_UNEXPECTED = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    zlib.error,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-)
 
 
 @dataclass(frozen=True)
@@ -166,7 +150,9 @@ def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
     for rule in entry.layout:
         try:
             made = _READERS[rule["kind"]](entry, rule, folder)
-        except _UNEXPECTED as error:
+        except HistobenchError:
+            raise
+        except Exception as error:  # readers of damaged files raise arbitrary errors
             if isinstance(error, OSError) and error.errno:
                 raise  # of the disk, not of the files
             files = " or ".join(rule[key] for key in ("archive", "images", "labels", "table") if key in rule)
