@@ -95,7 +95,6 @@ def test_long_lists_are_cut_and_say_how_to_see_all(tiles: Path, capsys: pytest.C
         (["check", "."], "--split"),
         (["check", ".", "--split", "1/1"], "add up to 2"),
         (["split", ".", "--split", "0.5/0.5", "-o", "x.txt"], "end the output in .csv"),
-        (["demo", "x", "--per-class", "0"], "at least one"),
     ],
 )
 def test_a_wrong_command_is_one_line_and_exit_code_2(

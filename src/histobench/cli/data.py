@@ -435,9 +435,9 @@ class DemoDataFlags:
     """The flags of `data demo`."""
 
     out: str = option("folder to write", default="", positional=True, required=True, metavar="FOLDER")
-    per_class: int = option("training tiles per class", default=60)
+    per_class: int = option("training tiles per class", default=60, least=1)
     test_per_class: int | None = option(
-        "test tiles per class", default=None, default_text="half of --per-class"
+        "test tiles per class", default=None, least=1, default_text="half of --per-class"
     )
     size: int = option("tile side in pixels", default=224)
     seed: int = option("seed", default=0, least=0)

@@ -168,13 +168,10 @@ def _parse_yaml(path: Path, text: str) -> Any:
 
     # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
     class _TextLoader(yaml.BaseLoader):
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            read = self.construct_object
+            return _without_doubles(
+                path, [(str(read(key)), read(value, deep=True)) for key, value in node.value]
+            )
 
-    def mapping(loader: _TextLoader, node: yaml.MappingNode) -> dict[str, Any]:
-        return _without_doubles(path, [(str(loader.construct_object(k)), v) for k, v in pairs(loader, node)])
-
-    def pairs(loader: _TextLoader, node: yaml.MappingNode) -> list[tuple[yaml.Node, Any]]:
-        return [(key, loader.construct_object(value, deep=True)) for key, value in node.value]
-
-    _TextLoader.add_constructor("tag:yaml.org,2002:map", mapping)
     return read_yaml(text, where=str(path), loader=_TextLoader)

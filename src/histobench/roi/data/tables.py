@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import LISTED, check_plain, open_plain, read_plain
+from histobench.core.files import LISTED, read_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,24 +54,22 @@ class CsvSheet(Sheet):
     """A CSV file. Separator and encoding are found by looking."""
 
     path: Path
-    encoding: str
     separator: str
 
     @classmethod
     def open(cls, path: Path) -> CsvSheet:
         """The table of a file that is there and has a header."""
-        encoding = encoding_of(path, what="dataset CSV")
-        with io.TextIOWrapper(open_plain(path), encoding=encoding, errors="replace", newline="") as text:
-            first = next((line for line in text if line.strip()), "")
+        text = read_text(path, what="dataset CSV")
+        first = next(line for line in io.StringIO(text, newline="") if line.strip())
         bare = re.sub(r'"[^"]*"', "", first)
         separator = max(_SEPARATORS, key=bare.count)
-        sheet = cls(str(path), (), path.parent, path, encoding, separator)
-        start, cells = next(sheet._lines())
+        sheet = cls(str(path), (), path.parent, path, separator)
+        start, cells = next(sheet._lines(), (1, []))
         header = [cell.lower() for cell in cells]
         double = next((name for name in header if name and header.count(name) > 1), None)
         if double is not None:
             raise HistobenchError(f"{path}:{start}: the column {double!r} is there twice")
-        return cls(str(path), tuple(header), path.parent, path, encoding, separator)
+        return cls(str(path), tuple(header), path.parent, path, separator)
 
     def origin(self, line: int) -> str:
         return f"{self.path}:{line}"
@@ -89,20 +87,18 @@ class CsvSheet(Sheet):
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """The rows that are not blank, each with the line that it begins on."""
-        with io.TextIOWrapper(
-            open_plain(self.path), encoding=self.encoding, errors="replace", newline=""
-        ) as text:
-            # strict: a quote that is never closed must not swallow the rest of the file.
-            reader = csv.reader(text, delimiter=self.separator, strict=True)
-            line = 1
-            try:
-                for cells in reader:
-                    start, line = line, reader.line_num + 1
-                    cells = [cell.strip() for cell in cells]
-                    if any(cells):
-                        yield start, cells
-            except csv.Error as error:
-                raise HistobenchError(f"{self.path}:{line}: not a valid CSV row: {error}") from None
+        text = read_text(self.path, what="dataset CSV")
+        # strict: a quote that is never closed must not swallow the rest of the file.
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.separator, strict=True)
+        line = 1
+        try:
+            for cells in reader:
+                start, line = line, reader.line_num + 1
+                cells = [cell.strip() for cell in cells]
+                if any(cells):
+                    yield start, cells
+        except csv.Error as error:
+            raise HistobenchError(f"{self.path}:{line}: not a valid CSV row: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -189,58 +185,28 @@ def _shown(value: Any) -> str:
 # Text files that people write by hand or export from a spreadsheet.
 
 
-def encoding_of(path: Path, *, what: str) -> str:
-    """The encoding of a text file: UTF-8, UTF-16 with a byte-order mark, or that of Windows.
+def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
+    """The content of a text file without its byte-order mark: UTF-8, UTF-16 with a mark, or Windows-1252.
 
     `what` names the file in errors: one that is missing, empty or not text.
     """
+    path = Path(path)
     try:
-        with open_plain(check_plain(path, limit=LISTED)) as handle:
-            head = handle.read(2)
-            if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                return "utf-16"
-            handle.seek(0)
-            decoder, encoding, lines, blank = (
-                codecs.getincrementaldecoder("utf-8-sig")(),
-                "utf-8-sig",
-                1,
-                True,
-            )
-            while block := handle.read(1 << 20):
-                if b"\0" in block:
-                    lines += block.count(b"\n", 0, block.index(b"\0"))
-                    raise HistobenchError(
-                        f"{path}:{lines}: the {what} holds a NUL byte; is it really a text file?"
-                    )
-                lines += block.count(b"\n")
-                blank = blank and not block.lstrip(codecs.BOM_UTF8).strip()
-                if encoding != "utf-8-sig":
-                    continue
-                try:
-                    decoder.decode(block)
-                except UnicodeDecodeError:
-                    encoding = "cp1252"
-            if encoding == "utf-8-sig":
-                decoder.decode(b"", final=True)
-    except UnicodeDecodeError:  # the last character is cut off, as it seems
-        encoding = "cp1252"
+        data = read_plain(path, limit=limit)
     except FileNotFoundError:
         raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
     except OSError as error:
         raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
-    if blank:
-        raise HistobenchError(f"{what} {path} is empty")
-    return encoding
-
-
-def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
-    """The content of a text file without its byte-order mark; `what` names the file in errors."""
-    path = Path(path)
-    encoding = encoding_of(path, what=what)
-    try:
-        text = read_plain(path, limit=limit).decode(encoding, "replace")
-    except OSError as error:
-        raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        text = data.decode("utf-16", "replace")
+    elif b"\0" in data:
+        line = 1 + data.count(b"\n", 0, data.index(b"\0"))
+        raise HistobenchError(f"{path}:{line}: the {what} holds a NUL byte; is it really a text file?")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
     if not text.strip():
         raise HistobenchError(f"{what} {path} is empty")
     return text

@@ -27,7 +27,13 @@ from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Tokenizer, family_of
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.weights import check_owner, find_weights, resolve_companion, resolve_weights
+from histobench.roi.encoders.weights import (
+    check_owner,
+    check_packages,
+    find_weights,
+    resolve_companion,
+    resolve_weights,
+)
 from histobench.roi.encoders.weights_download import other_revision
 from histobench.roi.encoders.zoo import load_zoo
 
@@ -358,6 +364,7 @@ def construct(
         checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
     if checkpoint is not None:
         check_owner(spec, checkpoint, load_zoo().values())
+    check_packages(spec)
     with SkipRandomInit():
         network = family_of(spec).build(spec, depth=depth)
     if checkpoint is None:

@@ -20,7 +20,7 @@ def rows(specs: Iterable[EncoderSpec], weights: str | None = None) -> list[dict[
             "name": spec.name,
             "dim": str(spec.dim),
             "params": millions(spec),
-            "GFLOPs": f"{spec.cost.gflops:g}" if spec.cost and spec.cost.gflops else "-",
+            "GFLOPs": _gflops(spec) or "-",
             "px": str(spec.size),
             "zero-shot": "yes" if spec.text else "",
             "access": GATE[spec.source.gated],
@@ -47,7 +47,7 @@ def markdown_table(specs: Iterable[EncoderSpec]) -> str:
             title,
             str(spec.dim),
             millions(spec),
-            f"{spec.cost.gflops:g}" if spec.cost and spec.cost.gflops else "",
+            _gflops(spec),
             str(spec.size),
             "yes" if spec.text else "",
             outputs,
@@ -74,7 +74,7 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         "network": f"{spec.arch} ({spec.family})"
         + (f" {json.dumps(dict(spec.kwargs))}" if spec.kwargs else ""),
         "parameters": millions(spec),
-        "GFLOPs per image": f"{spec.cost.gflops:g}" if spec.cost and spec.cost.gflops else "",
+        "GFLOPs per image": _gflops(spec),
         "input": f"{'both sides' if transform.squash else 'short side'} to {transform.resize} "
         f"({transform.interpolation}), crop {transform.crop}",
         "mean / std": f"{list(transform.mean)} / {list(transform.std)}",
@@ -152,6 +152,10 @@ def has_weights(spec: EncoderSpec, weights: str | None = None) -> bool:
 def millions(spec: EncoderSpec) -> str:
     """The number of parameters of the image tower for a table: `303.4 M`."""
     return f"{spec.cost.params / 1e6:.1f} M" if spec.cost else "-"
+
+
+def _gflops(spec: EncoderSpec) -> str:
+    return f"{spec.cost.gflops:g}" if spec.cost and spec.cost.gflops else ""
 
 
 def _pins(spec: EncoderSpec) -> str:

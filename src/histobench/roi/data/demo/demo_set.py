@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice, zip_longest
 from pathlib import Path
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.text import csv_text
@@ -30,7 +30,6 @@ PROMPT_WORDS = {
     "ADI": "adipose",
 }
 
-_LAYOUTS = ("long", "wide")
 _SITES = {"": [], "scanner": ["scanner"], "crossed": ["scanner", "stain"], "confounded": ["scanner", "stain"]}
 _README = """\
 SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was computed from random
@@ -68,12 +67,8 @@ def write_demo_dataset(
 
     `tiles_per_patient` is the number of tiles of each class that come from one patient, at most 5.
     """
-    if layout not in _LAYOUTS:
-        raise HistobenchError(f"unknown CSV layout {layout!r}; {did_you_mean(layout, _LAYOUTS)}")
     if sites not in _SITES or (sites and layout != "long"):
         raise HistobenchError(f"sites {sites!r}: expected {', '.join(_SITES)[2:]}, with the long layout")
-    if train_per_class < 1 or test_per_class < 1:
-        raise HistobenchError("the demo dataset needs at least one training and one test tile per class")
     if not 1 <= tiles_per_patient <= TILES_PER_PATIENT:
         raise HistobenchError(
             f"`tiles_per_patient` must be from 1 to {TILES_PER_PATIENT}, not {tiles_per_patient}"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family, Tokenizer, clip_tokenizer, wordpiece_tokenizer
 
@@ -19,13 +18,9 @@ class OpenClipFamily(Family):
     """`arch` is CLIP, BertCLIP or VisionTransformer, `kwargs` what open_clip calls the configuration."""
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        try:
-            from open_clip.model import CLIP
-            from open_clip.transformer import VisionTransformer
-        except ModuleNotFoundError as error:
-            raise HistobenchError(
-                f"{spec.name} needs the package open_clip_torch; run: pip install 'histobench[text]'"
-            ) from error
+        from open_clip.model import CLIP
+        from open_clip.transformer import VisionTransformer
+
         if spec.arch == "BertCLIP":
             return BertClip(depth=depth, **spec.kwargs)
         if spec.arch == "VisionTransformer":

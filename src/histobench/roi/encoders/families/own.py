@@ -51,11 +51,7 @@ def _module(spec: EncoderSpec) -> ModuleType:
     try:
         return importlib.import_module(f"histobench.roi.encoders.networks.{spec.arch}")
     except ModuleNotFoundError as error:
-        if error.name and error.name.endswith(f".networks.{spec.arch}"):
-            raise HistobenchError(f"zoo: {spec.name}: there is no network {spec.arch!r}") from error
-        raise HistobenchError(
-            f"{spec.name} needs the package {error.name}; run: pip install 'histobench[text]'"
-        ) from error
+        raise HistobenchError(f"zoo: {spec.name}: there is no network {spec.arch!r} ({error})") from error
 
 
 FAMILY = OwnFamily()

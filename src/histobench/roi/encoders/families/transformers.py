@@ -26,12 +26,8 @@ class TransformersFamily(Family):
     """`arch` is the class name without `Model`, `kwargs` its configuration; no file of the hub is run."""
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        try:
-            import transformers
-        except ModuleNotFoundError as error:
-            raise HistobenchError(
-                f"{spec.name} needs the package transformers; run: pip install 'histobench[text]'"
-            ) from error
+        import transformers
+
         kwargs = _with_depth(spec.kwargs, depth)
         if "vision_config" in kwargs:
             kwargs["vision_config"] = {**kwargs["vision_config"], "image_size": spec.size}
