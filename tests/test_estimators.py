@@ -91,25 +91,6 @@ def test_a_wrong_parameter_is_refused_when_it_is_fitted(estimator: Any, message:
         estimator.predict(x)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
-def test_a_fit_that_fails_changes_nothing(estimator: Any) -> None:
-    x, y, _ = _data()
-    fresh, bad = clone(estimator), np.where(x > 2, np.nan, x)[:, :5]
-    for wrong in ((x[:5], np.zeros(5)), (bad, y), (x * 1e200, y), (x[:, 0], y), (x, np.linspace(0, 1, 150))):
-        with pytest.raises(ValueError):
-            fresh.fit(*wrong)
-        with pytest.raises(NotFittedError):
-            fresh.predict(x)
-    fitted = clone(estimator).fit(pd.DataFrame(x, columns=[f"f{i}" for i in range(12)]), y)
-    known, kept = fitted.predict_proba(pd.DataFrame(x, columns=fitted.feature_names_in_)), dict(vars(fitted))
-    for wrong in ((x[:, :5], np.zeros(150)), (bad, y)):
-        with pytest.raises(ValueError):
-            fitted.fit(*wrong)
-    assert vars(fitted).keys() == kept.keys()
-    again = fitted.predict_proba(pd.DataFrame(x, columns=fitted.feature_names_in_))
-    np.testing.assert_array_equal(again, known)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)

@@ -116,12 +116,8 @@ def test_grey_is_colour_with_equal_parts(encoder: hb.Encoder) -> None:
         ({"size": 32}, "size: the encoder exists already; pass this to create_encoder"),
         ({"weights": "w.pt"}, "weights: the encoder exists already; pass this to create_encoder"),
         ({"encoder": ["a", "b"]}, "encoder: expected a name or the result of create_encoder, found list"),
-        ({"encoder": None}, "encoder: expected a name or the result of create_encoder, found NoneType"),
         ({"encoder": "tiny-vl", "size": "32"}, "size: expected a whole number of at least 1, found '32'"),
-        ({"num_workers": "8"}, "`num_workers`: expected a whole number of at least 0, found '8'"),
         ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
-        ({"precision": None}, "`precision`: expected one of auto, fp32, bf16, fp16, found None"),
-        ({"device": 0}, "device: expected a text, found 0"),
         ({"folder": __file__}, "folder: .* is a file; give a folder"),
         (
             {"data": None},
@@ -143,15 +139,12 @@ def test_an_extraction_is_refused_before_the_data_are_read(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": None}, "name: expected a text, found None"),
         ({"size": 0}, "size: expected a whole number of at least 1, found 0"),
         ({"name": "uni_v1", "size": 33}, "uni_v1 cannot take 33 x 33 pixels; possible sizes"),
-        ({"weights": 3}, "weights: expected a path, found 3"),
         (
             {"weights": "w.pt"},
             "weights: tiny-vl includes its own weights and takes no checkpoint; leave it out",
         ),
-        ({"name": "mine.py:Mine", "weights": "w.pt"}, "weights: mine.py:Mine includes its own"),
         ({"name": "uni_v1", "weights": "/no/w.pt"}, "the weights given: /no/w.pt does not exist"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"name": "tiny"}, "unknown encoder 'tiny'; did you mean tiny-vl"),

@@ -68,21 +68,6 @@ def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
-    table = bench.to_frame()
-    stored = pd.read_parquet(bench.folder / "results.parquet", partitioning=None)
-    pd.testing.assert_frame_equal(stored[table.columns.tolist()], table)
-    assert list(stored.columns[len(table.columns) :]) == [
-        "seed",
-        "fingerprint",
-        "date",
-        "version",
-        "provenance",
-    ]
-    assert len(hb.open_results(bench.folder).to_frame()) == len(table)
-
-
-@pytest.mark.slow
 def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
     compared = bench.compare(metric="balanced_accuracy", task="KNN")
     frame = compared.to_frame()
@@ -199,21 +184,6 @@ def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
     del held
     gc.collect()
     assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:
-    frame = hb.load_dataset(tiles).to_frame().rename(columns={"image": "path"})
-    frame["Scanner"] = ["A" if number % 2 else "B" for number in range(len(frame))]
-    frame["lot"] = "7"
-    columns = ["path", "label", "split", "Scanner", "lot"]
-    data = hb.load_dataset(frame[columns], name="mine", site_columns=["lot"])
-    sites = {tuple(image.sites) for images in data.roi.splits.values() for image in images}
-    assert {value for pairs in sites for value in dict(pairs).values()} == {"A", "B", "7"}
-    named = hb.load_dataset(tiles, site_regex=r"(?P<kind>train|test)")
-    assert all(dict(image.sites)["kind"] in ("train", "test") for image in named.roi.splits["train"])
-    with pytest.raises(hb.HistobenchError, match="no column 'batch'"):
-        hb.load_dataset(frame, site_columns=["batch"])
 
 
 @pytest.fixture

@@ -91,20 +91,6 @@ def test_no_secret_of_an_address_is_shown(address: str, shown: str) -> None:
     assert has_credentials(address) == (HIDDEN in shown)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://localhost:8000/v1",
-        "http://[::1]:8000/v1/",
-        "https://h/openai/deployments/gpt?api-version=2024-02-01&model=x",
-        "http://host/models/a@b",
-    ],
-)
-def test_an_address_without_secrets_is_shown_whole(address: str) -> None:
-    assert without_credentials(address) == address
-    assert not has_credentials(address)
-
-
 @pytest.mark.parametrize("query", ["", "?api-version=1", "?a=1&b=2", "?sig=x%2Fy"])
 @pytest.mark.parametrize("base", ["http://host/v1/", "http://host", "http://me:p%2Fw@[::1]:80/a/b"])
 def test_a_path_is_added_before_the_parameters(base: str, query: str) -> None:

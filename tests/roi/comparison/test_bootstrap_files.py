@@ -86,22 +86,6 @@ def test_every_metric_of_every_task_gets_an_interval_beside_its_files(write_run:
     assert summary["runs"][0]["metrics"]["accuracy"]["ci_lower"] is not None
 
 
-def test_existing_intervals_are_kept_until_forced(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = write_run("a")
-    main(["bootstrap", str(results), "--n_bootstrap", "40"])
-    (path,) = results.rglob("*_bootstrap_ci.json")
-    before = path.stat().st_mtime_ns
-    capsys.readouterr()
-    main(["bootstrap", str(results), "--n_bootstrap", "60"])
-    assert "0 computed, 1 skipped" in (out := capsys.readouterr().out)
-    assert "n_bootstrap 40; --force computes them again" in " ".join(out.split())
-    assert path.stat().st_mtime_ns == before
-    main(["bootstrap", str(results), "--n_bootstrap", "60", "--force"])
-    assert content(results)["n_bootstrap"] == 60
-
-
 def test_intervals_of_other_predictions_are_not_mistaken_for_these(write_run: Write) -> None:
     results = write_run("a", 2.0)
     main(["bootstrap", str(results), "--n_bootstrap", "40"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,27 +166,6 @@ def test_one_group_with_nearly_all_images_gives_no_interval_and_the_reason() -> 
         assert not found.test
         assert "96% of the images" in found.note
         assert all(interval.low is None for interval in found.intervals.values())
-
-
-def test_a_metric_without_intervals_is_not_tested_either() -> None:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 100)
-    runs, units = table(np.stack([y, rng.integers(0, 2, 100)]), y, None)
-    found = statistics_of(runs, units, "ece")
-    assert (found.test, found.standings) == ("", None)
-    assert "calibration error" in found.note
-
-
-def test_a_class_without_test_images_is_named() -> None:
-    y = np.arange(60) % 2
-    runs, _ = table(y[None], y, None)
-    run = replace(
-        runs["encoder 0"],
-        classes=("a", "b", "c"),
-        probabilities=np.pad(runs["encoder 0"].probabilities, ((0, 0), (0, 1))),
-    )
-    assert "no test image" in str(SamplingUnits.of(run).caution())
-    assert str(SamplingUnits.of(run).caution()).endswith(": c")
 
 
 @pytest.mark.slow

@@ -126,16 +126,6 @@ def test_intervals_of_cka_cover_the_true_value() -> None:
     assert covered >= 50
 
 
-def test_bad_input() -> None:
-    x, y = _draw()
-    with pytest.raises(HistobenchError, match="two encoders"):
-        similarity({"a": x})
-    with pytest.raises(HistobenchError, match="same images"):
-        similarity({"a": x, "b": y[:-1]})
-    flat = {each.measure: each for each in similarity({"a": x, "b": np.zeros((60, 3))})}
-    assert flat["cka"].value is None
-
-
 @pytest.mark.slow
 def test_the_command_and_python_read_a_results_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

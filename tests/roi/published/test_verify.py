@@ -75,14 +75,8 @@ def _published(**facts: str) -> PublishedValue:
     ("facts", "why"),
     [
         ({"dataset": "tcga-uniform", "encoder": "uni_v1"}, "split that they used is not published"),
-        ({"dataset": "kather-msi-crc-dx", "encoder": "uni_v1"}, "which of Kather's MSI sets"),
-        ({"dataset": "crc100k-nonorm", "encoder": "quiltnet-b32"}, "which of the three Quilt-Net"),
-        ({"dataset": "crc100k@eva", "encoder": "uni_v1"}, "stops training on the images that it reports"),
         ({"dataset": "pcam", "encoder": "uni_v1", "source": VALIDATION}, "of the validation images"),
-        ({"dataset": "bracs", "encoder": "gigapath"}, "joins CLS and the mean of the patches"),
-        ({"task": "Few-shot", "dataset": "pcam"}, "trains the linear head of eva on 10 images"),
         ({"dataset": "pathorob-tcga"}, "tcga_2x2.csv"),
-        ({"task": "Zero-shot", "encoder": "keep"}, "20 templates of THUNDER"),
         ({"task": "Zero-shot", "encoder": "conch_v1"}, "prompts of CONCH"),
     ],
 )

@@ -108,62 +108,6 @@ def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
     assert main([*command, "--column", "scanner", "--column", "hospital"]) == 1
 
 
-@pytest.mark.slow
-def test_an_encoder_that_nobody_checked_is_named_in_the_tables(tmp_path: Path) -> None:
-    from histobench.report.robustness_page import robustness_payload
-    from histobench.roi.encoders.own_name import UNCHECKED
-
-    for encoder, unchecked in (("timm_a", True), ("uni_v1", False)):
-        features = made(encoder=encoder)
-        features.metadata["identity"] = {"encoder": encoder, "unchecked": unchecked}
-        save(features, tmp_path / "f" / f"{encoder}_train.pt")
-    assert main(["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--k", "3"]) == 0
-    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
-    assert f"timm_a: {UNCHECKED}" in robustness_grid(table).notes
-    assert f"timm_a: {UNCHECKED}" in robustness_payload("set", [table])[0]["caveats"]
-
-
-@pytest.mark.slow
-def test_evaluate_keeps_the_reason_of_a_column_with_one_site(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for split in ("train", "test"):
-        save(_two_columns(split), tmp_path / f"{split}.pt")
-    files = [
-        "--train_feature_file",
-        str(tmp_path / "train.pt"),
-        "--test_feature_file",
-        str(tmp_path / "test.pt"),
-    ]
-    command = [
-        "evaluate",
-        *files,
-        "--TASK",
-        "Robustness",
-        "--log_dir",
-        str(tmp_path / "r"),
-        "--device",
-        "cpu",
-    ]
-    assert main(command) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "robustness by stain: no number" in said
-    assert "no number by stain: there is only one site; robustness compares sites" in said
-    table = {table.column: table for table in summarise(tmp_path / "r")}
-    assert table["scanner"].reason == ""
-    assert table["stain"].reason.startswith("there is only one site")
-
-
-@pytest.mark.slow
-def test_images_of_unknown_site_are_left_out_and_told() -> None:
-    features = made()
-    unknown = replace(features, sites={"scanner": ("", *features.sites["scanner"][1:])})
-    result = robustness_by(unknown, "scanner", CLASSES, QUICK)
-    assert len(result.tissue.labels) == 95
-    assert result.caveats[0] == "1 images have no scanner and are left out"
-    assert "W = 0" in result.caveats[-1]  # six dimensions are too few for the published penalty
-
-
 def auroc_without(scores: np.ndarray, truth: np.ndarray, units: np.ndarray) -> np.ndarray:
     return auroc_left_out(np.stack([-scores, scores], axis=1), truth.astype(int), units)[1]
 
@@ -283,36 +227,6 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
         assert content["measures"][name]["value"] is None
         assert "only 0 of 96 images have a neighbor" in content["measures"][name]["reason"]
     assert stored["kind"].value("robustness_index") is not None
-
-
-@pytest.mark.nightly
-def test_many_sites_are_predicted_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """24 sites: the linear probes without each of them are fitted together."""
-    from histobench.roi.evaluation import robustness_task as robustness
-
-    draw = np.random.default_rng(3)
-    patient = np.repeat(np.arange(96), 5)
-    label, site = patient % 2, patient // 2 % 24
-    x = draw.normal(size=(480, 300)).astype(np.float32)
-    x[:, :20] += 0.7 * label[:, None]
-    sites = {"scanner": tuple(f"s{each}" for each in site)}
-    features = feature_set(x, label, groups=[f"p{each}" for each in patient], sites=sites, encoder="kind")
-    calls: list[int] = []
-    solve = robustness.linear_probes_of_parts
-
-    def counted(*given: object, **more: object) -> object:
-        calls.append(len(given[2]))  # type: ignore[arg-type]
-        return solve(*given, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(robustness, "linear_probes_of_parts", counted)
-    together = robustness_by(features, "scanner", CLASSES, QUICK).pack
-    assert calls == [24]
-    monkeypatch.setattr(robustness, "_linear_probes_at_once", lambda *_: lambda *_: None)
-    alone = robustness_by(features, "scanner", CLASSES, QUICK).pack
-    name = "new_site_linear_probe_mean"
-    assert 0.6 < together.measures[name].value < 0.99  # type: ignore[operator]
-    assert together.details["new_site"]["linear_probe"] == alone.details["new_site"]["linear_probe"]
-    assert together.measures[name].low == alone.measures[name].low
 
 
 @pytest.mark.parametrize("column", ["scanner", "pair"])
