@@ -161,19 +161,6 @@ def test_a_temporary_folder_that_another_user_could_have_made_is_refused(
         make_private(folder)
 
 
-def test_a_claim_from_the_future_of_a_lost_machine_is_free(tmp_path: Path) -> None:
-    path = tmp_path / "unit.json"
-    lost = {"host": "elsewhere", "boot": "", "pids": "", "pid": 1, "started": "", "id": "x"}
-    path.write_text(json.dumps(lost))
-    assert holder_of(path) is not None
-    then = time.time() + 3600  # the clock has been set back by an hour since
-    os.utime(path, (then, then))
-    assert holder_of(path) is None
-    claim = try_claim(path)
-    assert claim is not None
-    claim.release()
-
-
 def test_the_cache_is_in_the_folder_of_the_platform_or_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 
 import pytest
 import torch
 
-from histobench.core.errors import HistobenchError
 from histobench.core.threads import one_thread, spread, stream
 
 
@@ -80,10 +78,3 @@ def test_processes_share_what_this_one_holds_and_errors_come_back() -> None:
     assert {count for _, count, _ in seen} == {1}
     with pytest.raises(ZeroDivisionError):
         list(stream(lambda part: 1 // part, [1, 0], threads=3, processes=True))
-
-
-@pytest.mark.slow
-@copies
-def test_a_process_that_is_ended_from_outside_is_an_error_with_advice() -> None:
-    with pytest.raises(HistobenchError, match="memory ran out"):
-        list(stream(lambda part: os.kill(os.getpid(), signal.SIGKILL), [0], threads=3, processes=True))

@@ -34,13 +34,6 @@ def test_perfect_agreement_of_few_is_not_certain() -> None:
     assert found.interval.low < 0.6
 
 
-def test_where_only_one_label_was_used_there_is_no_kappa() -> None:
-    found = cohen_kappa(["right"] * 4, ["right"] * 4)
-    assert found.kappa is None
-    assert found.interval.low is None
-    assert cohen_kappa([], []).kappa is None
-
-
 def test_the_interval_holds_the_truth() -> None:
     """Two raters who know the label of 70 % and guess the rest: kappa is 0.49 for even labels."""
     generator = np.random.default_rng(3)

@@ -21,7 +21,6 @@ from histobench.statistics.jackknife import (
     interaction_variance,
     leave_one_out,
     proportion,
-    t_p_value,
     t_quantile,
     turning,
     wilson_bounds,
@@ -145,9 +144,3 @@ def test_two_sources_of_chance_add_up_less_what_they_share() -> None:
         units.variance[0] + max(float(episodes.var(ddof=1)) / 12 - shared, 0.0)
     )
     assert 3 <= found.degrees[0] <= 8 + 11
-
-
-def test_quantiles_and_p_values_are_students() -> None:
-    assert t_quantile(7, 0.9) == pytest.approx(stats.t.ppf(0.95, 7))
-    assert t_quantile(np.inf, 0.95) == pytest.approx(stats.norm.ppf(0.975), abs=1e-6)
-    assert t_p_value([2.5], 4)[0] == pytest.approx(2 * stats.t.sf(2.5, 4))

@@ -125,7 +125,6 @@ def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate:
     write_run("a", predictions=predictions)
     (table,) = compare(write_run("b", predictions=shuffled), metric="accuracy").tables
     assert table.pairs[0].difference == 0
-    assert table.pairs[0].difference == 0
 
 
 def test_groups_known_to_one_run_serve_all(write_run: Write) -> None:
@@ -164,14 +163,6 @@ def test_runs_on_different_test_images_are_refused_with_what_differs(
     write_run("a", predictions=predictions)
     results = write_run("b", predictions=change(predictions))
     with pytest.raises(HistobenchError, match=r"cannot compare a with b: .*" + message):
-        compare(results)
-
-
-def test_repeated_names_in_another_order_cannot_be_matched(write_run: Write, simulate: Simulate) -> None:
-    predictions = replace(simulate(signal=1.0), img_names=("x",) * 149 + ("y",))
-    write_run("a", predictions=predictions)
-    results = write_run("b", predictions=replace(predictions, img_names=("y",) + ("x",) * 149))
-    with pytest.raises(HistobenchError, match="image names of Colon repeat"):
         compare(results)
 
 

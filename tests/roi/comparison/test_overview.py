@@ -91,15 +91,6 @@ def test_every_encoder_that_may_be_the_best_is_marked(results: Path) -> None:
     assert re.search(r"\[0\.\d{3}, 0\.\d{3}\]", "\n".join(screen(results, width=200)))
 
 
-@pytest.mark.slow
-def test_a_failure_comes_before_the_notes_with_the_next_step(results: Path) -> None:
-    lines = screen(results, failures=("no access to the weights; request it at https://example.org",))
-    failed = next(place for place, line in enumerate(lines) if line.startswith("FAILED: Colon x uni_v2"))
-    notes = next(place for place, line in enumerate(lines) if line.startswith("Balanced accuracy"))
-    assert failed < notes
-    assert lines[-1].startswith("Next: fix the failures above")
-
-
 def test_without_intervals_nothing_is_called_a_tie(write_run: Write) -> None:
     for encoder in ENCODERS:
         folder = write_run(encoder, task="KNN", groups=True, n=15).parent

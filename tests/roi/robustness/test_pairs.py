@@ -163,27 +163,6 @@ def test_what_pairs_cannot_say_is_said() -> None:
         assert result.pack.measures["pair_score"].reason == result.reason
 
 
-def test_images_without_a_scanner_and_second_images_of_a_place_are_left_out_and_told() -> None:
-    features = registered()
-    scanner = ["", *features.sites["scanner"][1:]]
-    twice = next(
-        row
-        for row in range(2, len(scanner))
-        if features.sites["stain"][row] == features.sites["stain"][1] and scanner[row] == scanner[1]
-    )
-    pair = list(features.sites["pair"])
-    pair[twice] = pair[1]
-    result = robustness_by(
-        changed(features, {**features.sites, "scanner": tuple(scanner), "pair": tuple(pair)}),
-        "pair",
-        CLASSES,
-        QUICK,
-    )
-    assert len(result.tissue.labels) == len(pair) - 2
-    assert result.caveats[0] == "1 images lack a site column and are left out"
-    assert "the first is used" in result.caveats[1]
-
-
 def test_groups_that_share_a_place_are_drawn_together() -> None:
     place, groups = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([5, 6, 6, 7, 8, 8, 9])
     assert joined_groups(place, groups).tolist() == [0, 0, 0, 0, 1, 1, 2]
