@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 import histobench as hb
 from histobench.core.records import options_of
+from histobench.mint.agents.completion import Sampling
 from histobench.mint.runs.play import agents_of, load_cells, open_terms
 from histobench.mint.runs.run_options import RunOptions
 
@@ -128,3 +129,10 @@ def test_what_the_model_is_asked_follows_the_options(
         assert {key: body[key] for key in ("temperature", "max_tokens", "top_p", "seed")} == {
             "temperature": 0.5, "max_tokens": 77, "top_p": 0.9, "seed": 7
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Sampling) if each.name != "last_grammar"])
+def test_every_way_to_sample_distinguishes_two_requests(name: str) -> None:
+    others = {"temperature": 0.5, "max_tokens": 7, "top_p": 0.5, "seed": 0, "stop": ("x",), "must_call": True}
+    value = others.get(name, "all" if name == "reasoning_history" else "other")
+    assert replace(Sampling(), **{name: value}).as_key() != Sampling().as_key()

@@ -14,12 +14,15 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import histobench as hb
-from builders import MEAN_ENCODER
+from builders import MEAN_ENCODER, uneven_features
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import load
 from histobench.roi.options import DatasetEntry, Options, Origin, Plan, Settings, plan_options
 from histobench.roi.plan.planner import plan_values, units_of
+from histobench.roi.results.reader import load_runs
 
 IMAGES = tuple(RoiImage(Path(f"{number}.png"), number % 2, f"{number}.png", "d.csv") for number in range(7))
 DATASET = RoiDataset("d", ("a", "b"), {"train": IMAGES[:4], "test": IMAGES[4:]})
@@ -147,3 +150,56 @@ def test_run_with_another_size_computes_and_names_features_of_that_size(
         for row, name in zip(stored.embeddings, stored.img_names, strict=True):
             pixels = theirs(Image.open(tmp_path / Path(name).name))
             torch.testing.assert_close(row, pixels.mean(dim=(1, 2)), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_run_evaluates_as_evaluate_does_with_the_same_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a plan asks for passes many functions: every split, seed and option arrives."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    parts = uneven_features()
+    lines, names = ["image_path,label,split,patient,hospital"], []
+    for split, part in parts.items():
+        names += part.img_names
+        columns = part.img_names, part.labels.tolist(), part.groups or (), part.sites["hospital"]
+        lines += [
+            f"{name},{'abcd'[k]},{split},{group},{site}"
+            for name, k, group, site in zip(*columns, strict=True)
+        ]
+    (tmp_path / "d.csv").write_text("\n".join(lines))
+    rows = np.concatenate([part.embeddings.numpy() for part in parts.values()])
+    np.savez(tmp_path / "e.npz", features=rows, img_names=np.array(names))
+    tasks = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Label-efficiency")
+    given: dict[str, Any] = {"n_neighbors": 3, "n_iter": 2, "n_shot": (1, 2), "n_way": (2,)}
+    hb.run(
+        tmp_path / "d.csv",
+        features=[f"e={tmp_path / 'e.npz'}"],
+        tasks=tasks,
+        presets="uni",
+        seed=3,
+        results=tmp_path / "r",
+        device="cpu",
+        **given,
+    )
+    found = {split: load(next((tmp_path / "r" / "features").glob(f"*_{split}.pt"))) for split in parts}
+    own = EvaluationRequest(
+        tasks,
+        found["train"],
+        found["test"],
+        tmp_path / "own",
+        val=found["val"],
+        device="cpu",
+        seed=3,
+        options=Options(**given),
+    )
+    assert not evaluate(own).failed
+    assert not evaluate(replace(own, seed=0, results_dir=tmp_path / "zero")).failed
+    of_run, of_evaluate, of_seed_0 = (
+        {(run.task, run.setting): run.predictions.probabilities.tobytes() for run in load_runs(folder)}
+        for folder in (tmp_path / "r", tmp_path / "own", tmp_path / "zero")
+    )
+    assert of_run == of_evaluate
+    assert {task for task, setting in of_run if of_run[task, setting] != of_seed_0[task, setting]} == {
+        "Few-shot", "Label-efficiency"
+    }  # fmt: skip

@@ -57,6 +57,14 @@ def test_the_penalty_is_chosen_on_whole_groups() -> None:
     assert whole["alpha"] > 100 * single["alpha"]
 
 
+def test_the_seed_draws_the_folds_that_choose_the_penalty() -> None:
+    x, y = _numbers(n=40, noise=60.0)
+    rows = ProbeRows(torch.from_numpy(x), y)
+    chosen = [ridge(rows, torch.from_numpy(x), seed=seed).info["alpha"] for seed in (*range(12), 0)]
+    assert len(set(chosen)) > 1
+    assert chosen[0] == chosen[-1]
+
+
 def test_a_validation_set_chooses_the_penalty() -> None:
     x, y = _numbers(noise=20.0)
     train = ProbeRows(torch.from_numpy(x[:40]), y[:40])

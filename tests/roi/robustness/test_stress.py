@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from histobench.cli.main import main
 from histobench.roi.data.demo import render_tile, write_demo_dataset
+from histobench.roi.features.feature_file import load
 from histobench.roi.robustness.perturbations import (
     STRESS,
     THUNDER,
@@ -139,6 +140,8 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
         (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
     )
     assert content["num_samples"] == 4
+    (stored,) = (tmp_path / "r" / "features").rglob("*.pt")
+    assert len(load(stored)) == 27  # the probe learns from the training images
     assert "too few groups: 1" in content["changes"]["jpeg_1"]["cosine"]["reason"]
     assert set(content["changes"]) == set(BY_NAME)
     assert (
