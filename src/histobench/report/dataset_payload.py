@@ -21,7 +21,7 @@ from histobench.roi.data.roi_dataset import SPLITS
 _FEW_SHOT = re.compile(r"^(?P<way>\d+)way_(?P<x>\d+)shot$")
 _SHARE = re.compile(r"^(?P<way>)(?P<x>[\d.]+)pct$")
 #: Datasets above this many images are checked only when asked for: every image is read.
-MOST_CHECKED = 5000
+MOST_CHECKED = 1000
 _SHOWN_FINDINGS = 100
 _EXAMPLES = 8
 

@@ -17,6 +17,7 @@ from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.comparison.stored_intervals import write_default_intervals
 from histobench.roi.comparison.tidy_rows import TIDY_FILE, read_rows, write_tidy_rows
+from histobench.roi.comparison.unseen_moves import UnseenMoves
 from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
@@ -63,7 +64,10 @@ def crossed_metrics(kept: EpisodePredictions, groups: list[str] | None) -> dict[
     run = averaged(kept, groups)
     units = SamplingUnits.of(run)
     values = left_out_values(kept, units, known_metrics(kept))
-    return {name: crossed_columns(name, (name,), [each], [run], units) for name, each in values.items()}
+    return {
+        name: crossed_columns(name, (name,), [each], UnseenMoves([run], units))
+        for name, each in values.items()
+    }
 
 
 def reported(kept: EpisodePredictions, images: np.ndarray, episodes: np.ndarray) -> float:
@@ -121,9 +125,9 @@ def test_runs_with_other_numbers_of_episodes_keep_their_own_variance() -> None:
     runs = [averaged(kept, groups) for kept in (a, b)]
     units = SamplingUnits.of(runs[0])
     each = [left_out_values(kept, units, ("accuracy",))["accuracy"] for kept in (a, b)]
-    found = crossed_columns("accuracy", ("a", "b"), each, runs, units)
+    found = crossed_columns("accuracy", ("a", "b"), each, UnseenMoves(runs, units))
     for k, name in enumerate("ab"):
-        single = crossed_columns("accuracy", (name,), [each[k]], [runs[k]], units)
+        single = crossed_columns("accuracy", (name,), [each[k]], UnseenMoves([runs[k]], units))
         assert found.variance[k] == pytest.approx(single.variance[0], rel=0.05)
 
 

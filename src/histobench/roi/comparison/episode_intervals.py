@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.comparison.metric_intervals import NO_CALIBRATION_INTERVAL, metric_intervals
 from histobench.roi.comparison.sampling_units import SamplingUnits, scored
-from histobench.roi.comparison.unseen_moves import with_unseen
+from histobench.roi.comparison.unseen_moves import UnseenMoves
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
@@ -42,20 +42,16 @@ def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
 
 
 def crossed_columns(
-    metric: str,
-    names: tuple[str, ...],
-    each: Sequence[Floats],
-    runs: Sequence[Predictions],
-    units: SamplingUnits,
+    metric: str, names: tuple[str, ...], each: Sequence[Floats], moves: UnseenMoves
 ) -> LeaveOneOut:
     """Columns (one of each run) from their `left_out_values` [E, 1 + u] each.
 
-    `runs` are the predictions averaged over episodes, from which the unseen moves come. Runs with the same
+    The unseen moves are those of the predictions averaged over episodes. Runs with the same
     number of episodes are paired: the same seed draws the same training images for every encoder. Otherwise
     the episodes of each run are left out of its own column alone.
     """
     means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
-    found = with_unseen(metric, LeaveOneOut(names, means[0], means[1:]), runs, units)
+    found = moves.of(metric, LeaveOneOut(names, means[0], means[1:]))
     if all(len(values) == 1 for values in each):
         return found
     if len({len(values) for values in each}) == 1:
@@ -237,11 +233,12 @@ def episode_tables(
     ]
     left_out = {name: left_out_values(episodes, units, crossed_over) for name, episodes in kept.items()}
     tables: dict[str, EpisodeTable] = {}
+    moves = UnseenMoves(list(predictions.values()), units)
     for metric in metrics:
         values = np.array([run.metrics.get(metric) for run in named.values()], dtype=np.float64)
         if metric in crossed_over:
             columns = [left_out[name][metric] for name in named]
-            found = crossed_columns(metric, tuple(named), columns, list(predictions.values()), units)
+            found = crossed_columns(metric, tuple(named), columns, moves)
             words = resampled_with(next(iter(named.values())), fewest, units)
             # Half-precision probabilities move an area by less than its last printed digit.
             moved = found.left_out + (values - found.values)

@@ -20,7 +20,7 @@ from histobench.roi.comparison.sampling_units import (
     FEWEST_POSITIVES,
     SamplingUnits,
 )
-from histobench.roi.comparison.unseen_moves import confusion_of, with_target_moves, with_unseen
+from histobench.roi.comparison.unseen_moves import UnseenMoves, confusion_of, with_target_moves
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
@@ -51,11 +51,11 @@ def left_out_table(
     columns |= {metric: areas for metric in MACRO_AUROC if metric in metrics}
     rest = [_any_metrics(run, others, units) for run in runs.values()] if others else []
     columns |= {metric: [found[metric] for found in rest] for metric in others}
-    tables = {}
+    tables, moves = {}, UnseenMoves(list(runs.values()), units)
     for metric in metrics:
         values, left_out = zip(*columns[metric], strict=True)
         found = LeaveOneOut(tuple(runs), np.array(values), np.stack(left_out, axis=1))
-        tables[metric] = with_unseen(metric, found, list(runs.values()), units)
+        tables[metric] = moves.of(metric, found)
     return tables
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.sampling_units import FEWEST_POSITIVES, SamplingUnits, scored
-from histobench.roi.comparison.unseen_moves import parts_of, with_unseen
+from histobench.roi.comparison.unseen_moves import UnseenMoves, parts_of
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY
 from histobench.roi.metrics.metric_catalogue import metric_of
@@ -45,9 +45,9 @@ def run_metric_intervals(predictions: Predictions) -> tuple[dict[str, float], di
     else:
         design = sampling_design(len(known), clusters=units.group_of)
         left_out = jackknife_of_all(evaluate, design, max_blocks=units.n_units)
-    intervals = {}
+    intervals, moves = {}, UnseenMoves([known], units)
     for name, values in observed.items():
-        found = with_unseen(name, LeaveOneOut((name,), values, left_out[name][:, None]), [known], units)
+        found = moves.of(name, LeaveOneOut((name,), values, left_out[name][:, None]))
         intervals[name] = metric_intervals(name, found, units)[name]
     return {name: float(values[0]) for name, values in observed.items()}, intervals
 

@@ -8,7 +8,8 @@ image. A bunch is one image, and more where images come in groups (`statistics.j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,70 +36,107 @@ def parts_of(metric: str) -> tuple[str, int | None]:
     return name, int(text) if text else None
 
 
-def with_unseen(
-    metric: str, found: LeaveOneOut, runs: Sequence[Predictions], units: SamplingUnits
-) -> LeaveOneOut:
-    """The columns of these runs (one each) with their unseen moves, and what the units are worth."""
-    name, label = parts_of(metric)
-    facts = metric_of(name)
-    clustering, moved, pairs = np.ones(1), None, 1.0
-    if facts.kind == "labels":
-        unseen, clustering = _label_moves(name, label, runs, units)
-    elif facts.kind in ("auroc", "auprc"):
-        every = list(range(units.n_columns)) if units.n_columns != 2 else [1]
-        columns = every if label is None else [label]
-        truth = units.labels[:, None] == np.array(columns)
-        scores = [np.nan_to_num(run.probabilities[:, columns], nan=-1.0) for run in runs]
-        unseen = area_moves(truth, scores, units.unit_of, precision=facts.kind == "auprc")
-        if facts.kind == "auroc":
-            moved, pairs = after_moves(found, unseen), PAIRS_WORTH
-        clustering = _label_moves("balanced_accuracy", None, runs, units)[1]
-    elif facts.kind == "loss":
-        unseen = _loss_moves(name, runs, units)
-    else:
-        unseen = np.zeros((1, len(runs)))
-    among = len(units.labels) if label is None else int(units.class_sizes[label])
-    # With two classes every area is that of class 1, whatever it is called.
-    by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
-    freedom = units.freedom(by_class=not by_size, label=label)
-    size = max(among, 1) * pairs
-    return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering, moved=moved)
+@dataclass(frozen=True, eq=False)
+class UnseenMoves:
+    """The unseen moves of these runs (a column each) on these units."""
+
+    runs: Sequence[Predictions]
+    units: SamplingUnits
+    _areas: dict[tuple[int, str], Floats] = field(default_factory=dict, init=False)
+
+    def of(self, metric: str, found: LeaveOneOut) -> LeaveOneOut:
+        """The columns of a metric with their unseen moves, and what the units are worth."""
+        units = self.units
+        name, label = parts_of(metric)
+        facts = metric_of(name)
+        clustering, moved, pairs = np.ones(1), None, 1.0
+        if facts.kind == "labels":
+            unseen, clustering = self._label_moves(name, label)
+        elif facts.kind in ("auroc", "auprc"):
+            every = list(range(units.n_columns)) if units.n_columns != 2 else [1]
+            columns = every if label is None else [label]
+            unseen = np.concatenate([self._area_moves(k, facts.kind) for k in columns]) / len(columns)
+            if facts.kind == "auroc":
+                moved, pairs = after_moves(found, unseen), PAIRS_WORTH
+            clustering = self._clustering
+        elif facts.kind == "loss":
+            unseen = self._loss_moves(name)
+        else:
+            unseen = np.zeros((1, len(self.runs)))
+        among = len(units.labels) if label is None else int(units.class_sizes[label])
+        # With two classes every area is that of class 1, whatever it is called.
+        by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
+        freedom = units.freedom(by_class=not by_size, label=label)
+        size = max(among, 1) * pairs
+        return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering, moved=moved)
+
+    def _label_moves(self, name: str, label: int | None) -> tuple[Floats, Floats]:
+        """Moves [classes, m], and the share of the spread that is between units [m].
+
+        Where the metric is a share of all images, they are one class.
+        """
+        if label is None and metric_of(name).proportion == "share":
+            turned, alike = self._turned(slice(None))
+            return turned[None] / len(self._wrong), alike
+        c, m = self.units.n_columns, len(self.runs)
+        confusions = self._confusions
+        changed = np.repeat(confusions[None], len(self._turned_by_class), axis=0)  # [classes, m, c, c]
+        for place, (k, (turned, _)) in enumerate(self._turned_by_class.items()):
+            others = (np.arange(c) != k) & (self.units.class_sizes > 0)
+            mistaken = confusions[:, k] * (np.arange(c) != k) + others / max(others.sum(), 1)
+            mistaken *= turned[:, None] / np.maximum(mistaken.sum(axis=1, keepdims=True), 1e-9)
+            changed[place, :, k] -= mistaken
+            changed[place, :, k, k] += turned
+        after = _label_values(name, label, changed.reshape(-1, c, c)).reshape(-1, m)
+        moves = np.nan_to_num(after - _label_values(name, label, confusions))
+        shares = np.stack([alike for _, alike in self._turned_by_class.values()])
+        weights = moves**2 / np.maximum((moves**2).sum(axis=0), 1e-300)
+        return moves, np.asarray((weights * shares).sum(axis=0))
+
+    @cached_property
+    def _clustering(self) -> Floats:
+        return self._label_moves("balanced_accuracy", None)[1]
+
+    @cached_property
+    def _wrong(self) -> NDArray[np.bool_]:
+        return np.stack([run.predicted != run.labels for run in self.runs], axis=1)
+
+    @cached_property
+    def _confusions(self) -> Floats:
+        return np.stack([confusion_of(run, self.units.n_columns) for run in self.runs]).astype(np.float64)
+
+    @cached_property
+    def _turned_by_class(self) -> dict[int, tuple[Floats, Floats]]:
+        present = np.flatnonzero(self.units.class_sizes).tolist()
+        return {k: self._turned(np.flatnonzero(self.units.labels == k)) for k in present}
+
+    def _turned(self, rows: Ints | slice) -> tuple[Floats, Floats]:
+        grouped = self.units.group_of is not None
+        return _turned(self._wrong[rows], self.units.unit_of[rows], grouped=grouped)
+
+    def _area_moves(self, k: int, kind: str) -> Floats:
+        """Moves [2, m] of the area of one class."""
+        if (k, kind) not in self._areas:
+            scores = [np.nan_to_num(run.probabilities[:, [k]], nan=-1.0) for run in self.runs]
+            truth = self.units.labels[:, None] == k
+            moves = area_moves(truth, scores, self.units.unit_of, precision=kind == "auprc")
+            self._areas[k, kind] = moves
+        return self._areas[k, kind]
+
+    def _loss_moves(self, name: str) -> Floats:
+        """Moves [1, m] of a mean loss."""
+        worst = []
+        for run in self.runs:
+            each = PerImage.of(np.nan_to_num(run.probabilities), run.labels, run.predicted)
+            loss = each.log_loss if name == "log_loss" else each.squared_error
+            worst.append(float(loss.max()) / (2 if name == "brier" and self.units.n_columns == 2 else 1))
+        return np.array([worst]) * bunch(np.bincount(self.units.unit_of)) / len(self.units.labels)
 
 
 def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
     """How often each class (row) was taken for each (column)."""
     cells = predictions.labels * c + predictions.predicted
     return np.bincount(cells, minlength=c * c).reshape(c, c)
-
-
-def _label_moves(
-    name: str, label: int | None, runs: Sequence[Predictions], units: SamplingUnits
-) -> tuple[Floats, Floats]:
-    """Moves [classes, m], and the share of the spread that is between units [m].
-
-    Where the metric is a share of all images, they are one class.
-    """
-    c = units.n_columns
-    wrong = np.stack([run.predicted != run.labels for run in runs], axis=1)
-    if label is None and metric_of(name).proportion == "share":
-        turned, alike = _turned(wrong, units.unit_of, grouped=units.group_of is not None)
-        return turned[None] / len(wrong), alike
-    confusions = np.stack([confusion_of(run, c) for run in runs]).astype(np.float64)
-    before = _label_values(name, label, confusions)
-    moves, shares = [], []
-    for k in np.flatnonzero(units.class_sizes):
-        members = units.labels == k
-        turned, alike = _turned(wrong[members], units.unit_of[members], grouped=units.group_of is not None)
-        others = (np.arange(c) != k) & (units.class_sizes > 0)
-        mistaken = confusions[:, k] * (np.arange(c) != k) + others / max(others.sum(), 1)
-        changed = confusions.copy()
-        changed[:, k] -= turned[:, None] * mistaken / np.maximum(mistaken.sum(axis=1, keepdims=True), 1e-9)
-        changed[:, k, k] += turned
-        moves.append(np.nan_to_num(_label_values(name, label, changed) - before))
-        shares.append(alike)
-    squares = np.stack(moves) ** 2
-    weights = squares / np.maximum(squares.sum(axis=0), 1e-300)
-    return np.stack(moves), np.asarray((weights * np.stack(shares)).sum(axis=0))
 
 
 def _turned(wrong: NDArray[np.bool_], unit_of: Ints, *, grouped: bool) -> tuple[Floats, Floats]:
@@ -177,16 +215,6 @@ def _rank_spread(positive: Floats, negative: Floats) -> float:
     )
     area = max((below + upto) / 2, 1 - (below + upto) / 2)
     return float(max(2 * area**2 / (1 + area) - area**2, 0.0) ** 0.5)
-
-
-def _loss_moves(name: str, runs: Sequence[Predictions], units: SamplingUnits) -> Floats:
-    """Moves [1, m] of a mean loss."""
-    worst = []
-    for run in runs:
-        each = PerImage.of(np.nan_to_num(run.probabilities), run.labels, run.predicted)
-        loss = each.log_loss if name == "log_loss" else each.squared_error
-        worst.append(float(loss.max()) / (2 if name == "brier" and units.n_columns == 2 else 1))
-    return np.array([worst]) * bunch(np.bincount(units.unit_of)) / len(units.labels)
 
 
 def with_target_moves(
