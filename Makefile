@@ -6,7 +6,7 @@ VERSION := $(shell $(INTERPRETER) -c 'import sys; print("%d.%d" % sys.version_in
 VENV   ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN    := $(VENV)/bin
 comma := ,
-EXTRAS := text,adapt,mint,local,inspect,report,plot,datasets,consult,ray
+EXTRAS := text,adapt,mint,local,inspect,report,plot,datasets,consult,mcp,ray
 STAMP  := $(VENV)/.installed
 # Many tests wait, for a cluster, a browser or a time-out: one worker more than cores. Each takes neighbouring tests,
 # which share what was set up for them, and then helps the others.

@@ -391,7 +391,7 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
     assert runs.agents == ["policy-reader"]
     shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")
-    shell = hb.consult.open_runs(study, runs=tmp_path / "played").to_frame()
+    shell = hb.consult.table(study, runs=tmp_path / "played")
     ours = runs.to_frame()
     for arm in ("none", "strong"):
         keys = ["agent", "arm", "measure"]
@@ -405,16 +405,16 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     words = ["consult", "compare", str(study.folder), "policy-reader", "policy-oracle", "--json", str(file)]
     assert main(words) == 0
     written = json.loads(file.read_text())["rows"]
-    compared = hb.consult.open_runs(study).compare("policy-reader", "policy-oracle")
+    compared = hb.consult.compare(study, "policy-reader", "policy-oracle")
     assert compared["arm"].tolist() == [row["arm"] for row in written]
     assert compared["difference"].tolist() == [row["value"] for row in written]
     assert compared["p (Holm)"].tolist() == pytest.approx(
         [np.nan if row["holm"] is None else row["holm"] for row in written], nan_ok=True
     )
-    contrasts = hb.consult.open_runs(study).contrasts()
+    contrasts = hb.consult.contrasts(study)
     assert set(contrasts["agent"]) == set(hb.consult.open_runs(study).agents)
     with pytest.raises(HistobenchError, match="no runs of 'policy-read'; did you mean policy-reader"):
-        hb.consult.open_runs(study).compare("policy-read", "policy-oracle")
+        hb.consult.compare(study, "policy-read", "policy-oracle")
     with pytest.raises(HistobenchError, match=r"^data: expected what hb\.load_dataset returned, or a path"):
         hb.consult.prepare(3, encoders)  # type: ignore[arg-type]
     with pytest.raises(HistobenchError, match="unknown policy 'raeder'"):

@@ -24,6 +24,7 @@ CONSULT_COMMANDS = {
     ),
     "run": Command("consult:run", "run an agent or a reference policy on the cases of a study"),
     "table": Command("consult_results:table", "print accuracy, contrasts, trust and cost, with intervals"),
+    "power": Command("consult_results:power", "compute how many cases the next study needs"),
     "compare": Command("consult_results:compare", "compare two agents on the same cases"),
 }
 
@@ -44,6 +45,7 @@ def consult_command(args: argparse.Namespace) -> int | None:
       histobench consult register study/ contrasts.json
       histobench consult table study/
       histobench consult compare study/ gpt-4o-mini policy-reader
+      histobench consult power pilot/ gpt-4o-mini --delta 0.1
     """
     return CONSULT_COMMANDS[args.job].run(args)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings
+    from histobench.consult.pilot import CasePlan
     from histobench.consult.study import BlindingCheck
 
 
@@ -308,3 +309,78 @@ def compare_command(args: CompareFlags) -> int:
         ]
         write_json(args.json, {"agent": args.agent, "other": args.other, "rows": record})
     return 0
+
+
+# `histobench consult power`.
+
+
+@record
+class PowerFlags(StudyFlags):
+    """The flags of `consult power`."""
+
+    agent: str = option("agent, by its name in the table", default="", positional=True, required=True)
+    delta: float = option("contrast to detect", default=0.1, above=0, most=2)
+    power: float = option("probability of detecting it", default=0.8, above=0, below=1)
+    alpha: float = option("two-sided error rate of all contrasts", default=0.05, above=0, below=1)
+    seed: int = option("seed of the simulated studies", default=0, least=0)
+
+
+def power_command(args: PowerFlags) -> int:
+    """Compute how many cases the next study needs to detect each registered
+    contrast, from the pilot runs of one agent.
+
+    Assumes that future cases, weights and groups are like those of the pilot. A
+    small pilot estimates its own noise poorly: the answer is a range, and the number
+    that has the given power on average over that range.
+
+    Examples:
+      histobench consult power pilot/ gpt-4o-mini
+      histobench consult power pilot/ gpt-4o-mini --delta 0.05 --power 0.9
+    """
+    from histobench.consult.findings import findings_of
+    from histobench.consult.pilot import plan_cases
+
+    findings = findings_of(args.study, runs=args.runs)
+    findings.check_agent(args.agent)
+    plan = plan_cases(
+        findings, args.agent, delta=args.delta, power=args.power, alpha=args.alpha, seed=args.seed
+    )
+    _print(plan)
+    if args.json:
+        write_json(args.json, asdict(plan))
+    return 0
+
+
+def _print(plan: CasePlan) -> None:
+    console = whole_lines()
+    console.print(
+        f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
+        f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
+        soft_wrap=True,
+    )
+    table = plain_table(["contrast"], ["pilot", "need", "80 % range", "pilot shows"])
+    for contrast in plan.contrasts:
+        estimate = contrast.estimate
+        if estimate is None:
+            table.add_row(contrast.name, f"{contrast.cases:,}", contrast.reason, "", "")
+            continue
+        # Units are groups, or sequences: each is as large as in the pilot.
+        size = contrast.cases / contrast.groups
+        needed, low, high = (
+            f"{round(units * size):,}"
+            for units in (estimate.units_needed, estimate.units_low, estimate.units_high)
+        )
+        table.add_row(
+            contrast.name, f"{contrast.cases:,}", needed, f"{low}-{high}", f"{estimate.detectable:.3f}"
+        )
+    console.print(table)
+    for contrast in plan.contrasts:
+        console.print(f"{contrast.name}: {contrast.words}", soft_wrap=True)
+    groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
+    sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
+    console.print(
+        f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
+        "itself would detect with that power."
+        + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
+        soft_wrap=True,
+    )

@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     "agents": {
         "mint": Command("mint:mint", "benchmark language models as agents"),
         "consult": Command("consult:consult", "study agents that consult encoders"),
+        "mcp": Command("mcp:mcp", "offer encoders as tools to an assistant (MCP)"),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

@@ -392,7 +392,7 @@ def run(
     --------
     >>> import histobench as hb
     >>> runs = hb.consult.run("study", "policy:reader", arms="none,strong")  # doctest: +SKIP
-    >>> runs.to_frame()  # doctest: +SKIP
+    >>> hb.consult.table(runs)  # doctest: +SKIP
     """
     given = dict(locals())
     place = _folder(study)
@@ -451,6 +451,71 @@ def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> C
     return ConsultRuns(opened, opened.folder / RUNS if runs is None else file_path(runs, "runs"))
 
 
+def table(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:
+    """Return every measure of every agent in every arm.
+
+    Parameters
+    ----------
+    study : ConsultRuns, Study, str or Path
+        What `run` returned, the study, or its folder.
+    runs : str or Path, optional
+        Folder of the episodes (default: "runs" in the study).
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `ConsultRuns.table`.
+    """
+    return _opened(study, runs).to_frame()
+
+
+def contrasts(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:
+    """Return the registered contrasts of every agent.
+
+    Parameters
+    ----------
+    study : ConsultRuns, Study, str or Path
+        What `run` returned, the study, or its folder.
+    runs : str or Path, optional
+        Folder of the episodes (default: "runs" in the study).
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `ConsultRuns.contrasts`.
+    """
+    return _opened(study, runs).contrasts()
+
+
+def compare(
+    study: ConsultRuns | Study | str | Path,
+    agent: str,
+    other: str,
+    *,
+    arm: str | None = None,
+    runs: str | Path | None = None,
+) -> pd.DataFrame:
+    """Compare two agents on the same cases.
+
+    Parameters
+    ----------
+    study : ConsultRuns, Study, str or Path
+        What `run` returned, the study, or its folder.
+    agent, other : str
+        Agents by their names in the table.
+    arm : str, optional
+        One arm (default: every arm that both have played).
+    runs : str or Path, optional
+        Folder of the episodes (default: "runs" in the study).
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `ConsultRuns.compare`.
+    """
+    return _opened(study, runs).compare(agent, other, arm=arm)
+
+
 def register(study: Study | str | Path, file: str | Path) -> Study:
     """Register contrasts that the study is to make, with the time.
 
@@ -496,3 +561,9 @@ def policies() -> pd.DataFrame:
 
 def _folder(study: Any) -> Path:
     return study.folder if isinstance(study, Study) else file_path(study, "study")
+
+
+def _opened(study: ConsultRuns | Study | str | Path, runs: str | Path | None) -> ConsultRuns:
+    if isinstance(study, ConsultRuns):
+        return study
+    return open_runs(study, runs=runs)

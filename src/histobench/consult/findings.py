@@ -296,6 +296,10 @@ class StudyFindings:
         found = [self._contrast(agent, registered) for registered in self.study.contrasts]
         return _with_holm(found, [each.p_value if each.in_advance else None for each in found])
 
+    def comparisons(self, agent: str) -> dict[str, AgentsCompared | None]:
+        """Registered contrast -> what it compares; None where its arms were not played."""
+        return {each.name: self._registered(agent, each) for each in self.study.contrasts}
+
     def compare(
         self, measure: str, one: tuple[str, str], other: tuple[str, str]
     ) -> tuple[Estimate, float | None]:
@@ -598,6 +602,11 @@ def _left_out(comparison: AgentsCompared) -> LeaveOneOut:
 def _moves(comparison: AgentsCompared) -> Floats:
     moves = np.array([[basis.bunch] for basis in comparison.bases])
     return moves * (SHARE_OF_UNSEEN**0.5 if comparison.difference else 1.0)
+
+
+def unseen_move(comparison: AgentsCompared) -> float:
+    """What its interval adds to its standard error, as the root of a sum of squares."""
+    return float((_moves(comparison) ** 2).sum()) ** 0.5
 
 
 def _with_unseen(found: LeaveOneOut, comparison: AgentsCompared) -> LeaveOneOut:

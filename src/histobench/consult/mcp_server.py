@@ -1,0 +1,337 @@
+"""The tools of Consult on a folder of one's own, for any assistant that speaks the Model Context Protocol.
+
+The server answers at once. Features are computed meanwhile, and a tool that is called before they are there
+waits and reports the progress.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from numpy.typing import NDArray
+
+from histobench.consult.encoder_views import EncoderView, Gallery, Regions, view_encoders
+from histobench.consult.measurements import measure, measurement_text
+from histobench.consult.study_plan import StudyPlan
+from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.progress import Progress
+from histobench.core.version import __version__
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.own_name import label_of
+
+MOST_LISTED = 200
+MOST_AT_ONCE = 50
+MOST_NEIGHBOURS = 20
+#: Longest sides of pictures, in pixels.
+THUMBNAIL = 224
+SIDE, MOST_SIDE = 512, 2048
+#: No thumbnail takes more.
+THUMBNAIL_BYTES = 30_000
+#: Seconds between two reports of progress.
+PAUSE = 0.5
+INSTRUCTIONS = (
+    "Image encoders for pathology on a folder of labeled tissue regions. Call list_regions first; the other "
+    "tools take a region by its id in that list and an encoder by its name. The first call may take long: "
+    "features are computed once. Answers come from linear probes on frozen encoders and are not diagnoses."
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What encoders say of the test regions of a dataset; a region is asked for by its id in the list.
+
+    Encoders are called A, B, ... unless they are `disclosed`: then by name, with their test accuracy.
+    Ids are made from the picture's content: they tell neither its class nor its file, and nothing outside of
+    the list can be asked for.
+    """
+
+    classes: tuple[str, ...]
+    regions: dict[str, Regions]
+    views: dict[str, EncoderView]
+    disclosed: bool = False
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Region -> row of the test split, in an order that tells nothing about classes."""
+        test = self.regions["test"]
+        found = {region_id(test.images[row]): int(row) for row in test.first_of_each_picture()}
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def _galleries(self) -> dict[str, Gallery]:
+        return {name: view.gallery(self.regions, self.classes) for name, view in self.views.items()}
+
+    def listed(self, first: int = 0, count: int = 50) -> str:
+        """Encoders, classes and some of the regions."""
+        ids = list(self.ids)
+        some = ids[max(first, 0) : max(first, 0) + min(max(count, 1), MOST_LISTED)]
+        encoders = ", ".join(
+            f"{name} (probe {100 * view.facts.probe_accuracy:.1f}% of test regions)"
+            if self.disclosed
+            else name
+            for name, view in self.views.items()
+        )
+        head = [f"encoders: {encoders}", f"classes: {', '.join(self.classes)}"]
+        return "\n".join([*head, f"{len(ids)} regions, from {max(first, 0)}:", *some])
+
+    def predict(self, region: str, encoder: str, n: int = 3) -> str:
+        """The n most probable classes by the encoder's linear probe, calibrated on validation regions."""
+        scores = self._view(encoder).test[self._row(region)]
+        return prediction_text(_order(scores)[: max(n, 1)], scores, self.classes)
+
+    def predict_many(self, regions: Sequence[str], encoder: str = "", n: int = 1) -> str:
+        """The same of several regions, a line for each; of every encoder if none is named."""
+        if not 1 <= len(regions) <= MOST_AT_ONCE:
+            raise HistobenchError(f"give 1 to {MOST_AT_ONCE} regions at once, not {len(regions)}")
+        names = [encoder] if encoder else list(self.views)
+        return "\n".join(
+            f"{region}: " + "; ".join(f"{name} {self.predict(region, name, n)}" for name in names)
+            for region in regions
+        )
+
+    def neighbours(self, region: str, encoder: str, k: int = 5) -> str:
+        """The k most similar training regions, never of the region's own group or the same picture."""
+        near = self._near(region, encoder, k)
+        shown = [Neighbour(each.label, region_id(each.image), each.cosine) for each in near]
+        return neighbours_text(shown, self._galleries[encoder].percentile(near))
+
+    def picture(self, region: str, side: int = SIDE) -> tuple[bytes, str]:
+        """The region itself as a PNG file with at most so many pixels on a side, and its size in words."""
+        from PIL import Image as Pillow
+
+        if not 32 <= side <= MOST_SIDE:
+            raise HistobenchError(f"side must be from 32 to {MOST_SIDE} pixels, not {side}")
+        picture = Pillow.fromarray(self.regions["test"].pixels(self._row(region)))
+        width, height = picture.size
+        picture.thumbnail((side, side))
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        size = f"{picture.width} x {picture.height} pixels"
+        whole = "its full size" if picture.size == (width, height) else f"reduced from {width} x {height}"
+        return buffer.getvalue(), f"{region}: {size}, {whole}"
+
+    def thumbnails(self, region: str, encoder: str, k: int = 5) -> list[bytes]:
+        """The pictures of those neighbours as JPEG files of at most 30 kB."""
+        train = self.regions["train"]
+        rows = {image: row for row, image in reversed(list(enumerate(train.images)))}
+        return [_thumbnail(train.pixels(rows[near.image])) for near in self._near(region, encoder, k)]
+
+    def zero_shot(self, region: str, encoder: str) -> str:
+        """Scores of the classes by the encoder's text tower."""
+        scores = self._view(encoder).zero_shot
+        if scores is None:
+            raise HistobenchError(f"{encoder} has no text tower, or the server was started without `prompts`")
+        row = scores[self._row(region)]
+        return prediction_text(_order(row), row, self.classes)
+
+    def measure(self, region: str) -> str:
+        """Classical image analysis of the region."""
+        return measurement_text(measure(self.regions["test"].pixels(self._row(region))))
+
+    def compare(self, region: str) -> str:
+        """What every encoder says of a region, a line for each."""
+        return "\n".join(f"{name}: {self.predict(region, name)}" for name in self.views)
+
+    def _near(self, region: str, encoder: str, k: int) -> list[Neighbour]:
+        self._view(encoder)
+        row, test = self._row(region), self.regions["test"]
+        (near,) = self._galleries[encoder].nearest(
+            self.views[encoder].test_features[[row]],
+            k=min(max(k, 1), MOST_NEIGHBOURS),
+            barred_images=[{test.images[row]}],
+            barred_groups=[{test.groups[row]} if test.groups[row] else set()],
+        )
+        return near
+
+    def _row(self, region: str) -> int:
+        if region not in self.ids:
+            raise HistobenchError(f"no region {region!r} in the list; {did_you_mean(region, self.ids)}")
+        return self.ids[region]
+
+    def _view(self, encoder: str) -> EncoderView:
+        if encoder not in self.views:
+            raise HistobenchError(f"no encoder {encoder!r}; {did_you_mean(encoder, self.views)}")
+        return self.views[encoder]
+
+
+def region_id(image: str) -> str:
+    """The id of a region by the hash of its content.
+
+    >>> region_id("3fa8")
+    'r-51f5574599'
+    """
+    return f"r-{hashlib.sha256(image.encode()).hexdigest()[:10]}"
+
+
+class OpeningBench:
+    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to."""
+
+    def __init__(self, make: Callable[[Progress], Bench]) -> None:
+        self.done, self.total, self.doing = 0, 0, "reading the dataset"
+        self._make = make
+        self._made: Future[Bench] = Future()
+
+    def start(self) -> OpeningBench:
+        threading.Thread(target=self._open, name="features", daemon=True).start()
+        return self
+
+    def wait(self, seconds: float | None = None) -> Bench | None:
+        """The bench, or None if it is not there after so many seconds; raises what kept it from opening."""
+        try:
+            return self._made.result(seconds)
+        except TimeoutError:
+            return None
+
+    def begin(self, what: str, total: int) -> None:
+        """Features are about to be computed."""
+        self.done, self.total, self.doing = 0, total, "computing features"
+
+    def advance(self, count: int) -> None:
+        """More images are done."""
+        self.done += count
+
+    def end(self) -> None:
+        """All images are done."""
+        self.doing = "fitting probes"
+
+    def say(self, text: str) -> None:
+        """Nothing: standard output belongs to the protocol."""
+
+    def _open(self) -> None:
+        try:
+            self._made.set_result(self._make(self))
+        except HistobenchError as error:
+            self._made.set_exception(error)
+        except BaseException as error:  # the caller that waits gets every error
+            self._made.set_exception(HistobenchError(f"features cannot be computed: {error!r}"))
+
+
+def shown_names(names: Sequence[str], *, disclosed: bool, seed: int = 0) -> dict[str, str]:
+    """Encoder -> what the assistant calls it: its own name, or a letter that the seed deals.
+
+    >>> sorted(shown_names(["uni_v1", "random-vit"], disclosed=False).values())
+    ['A', 'B']
+    """
+    if disclosed:
+        return {name: label_of(name) for name in names}
+    order = np.random.default_rng(seed).permutation(len(names))
+    dealt = {names[place]: chr(ord("A") + letter) for letter, place in enumerate(order)}
+    return dict(sorted(dealt.items(), key=lambda item: item[1]))
+
+
+def open_bench(
+    dataset: RoiDataset,
+    plan: StudyPlan,
+    features: Path,
+    progress: Progress | None = None,
+    *,
+    disclosed: bool = False,
+) -> Bench:
+    """Extract (or take from the cache) the features of every encoder and fit its probe."""
+    names = shown_names(plan.encoders, disclosed=disclosed, seed=plan.seed)
+    roles = {shown: name for name, shown in names.items()}
+    regions, views = view_encoders(dataset, roles, plan, features, progress=progress)
+    return Bench(tuple(dataset.classes), regions, views, disclosed)
+
+
+def make_server(opening: OpeningBench) -> MCPServer[Any]:
+    """A server whose tools only read; those that need features wait for them and report the progress."""
+    server: MCPServer[Any] = MCPServer(
+        "histobench", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+    async def ask(context: Context[Any, Any], question: Callable[[Bench], Any]) -> Any:
+        try:
+            reported = -1.0
+            while (bench := opening.wait(0)) is None:
+                done = opening.done + 0.0
+                if done > reported:  # progress must increase
+                    await context.report_progress(done, opening.total or None, opening.doing)
+                    reported = done
+                await anyio.sleep(PAUSE)
+            return await anyio.to_thread.run_sync(question, bench)
+        except HistobenchError as error:
+            raise ToolError(str(error)) from error
+
+    @server.tool(annotations=reads)
+    async def list_regions(ctx: Context[Any, Any], first: int = 0, count: int = 50) -> str:
+        """The encoders, the classes, and the ids of regions that can be asked about."""
+        return str(await ask(ctx, lambda bench: bench.listed(first, count)))
+
+    @server.tool(annotations=reads)
+    async def predict(ctx: Context[Any, Any], region: str, encoder: str, n: int = 3) -> str:
+        """The n most probable classes of a region by a linear probe on an encoder, with probabilities."""
+        return str(await ask(ctx, lambda bench: bench.predict(region, encoder, n)))
+
+    @server.tool(annotations=reads)
+    async def predict_many(ctx: Context[Any, Any], regions: list[str], encoder: str = "", n: int = 1) -> str:
+        """The same for up to 50 regions at once, a line for each; without an encoder, by every one."""
+        return str(await ask(ctx, lambda bench: bench.predict_many(regions, encoder, n)))
+
+    @server.tool(annotations=reads, structured_output=False)
+    async def neighbours(
+        ctx: Context[Any, Any], region: str, encoder: str, k: int = 5, thumbnails: bool = False
+    ) -> list[Any]:
+        """The k training regions that an encoder finds most similar: labels and, if asked, small pictures."""
+        said: list[Any] = [await ask(ctx, lambda bench: bench.neighbours(region, encoder, k))]
+        if thumbnails:
+            pictures = await ask(ctx, lambda bench: bench.thumbnails(region, encoder, k))
+            said += [Image(data=data, format="jpeg") for data in pictures]
+        return said
+
+    @server.tool(annotations=reads, structured_output=False)
+    async def region_image(ctx: Context[Any, Any], region: str, side: int = SIDE) -> list[Any]:
+        """The region itself as a picture with at most `side` pixels on a side (32 to 2048), and its size."""
+        data, size = await ask(ctx, lambda bench: bench.picture(region, side))
+        return [size, Image(data=data, format="png")]
+
+    @server.tool(annotations=reads)
+    async def zero_shot(ctx: Context[Any, Any], region: str, encoder: str) -> str:
+        """Scores of the classes by comparing a region with their descriptions; image-text encoders only."""
+        return str(await ask(ctx, lambda bench: bench.zero_shot(region, encoder)))
+
+    @server.tool(annotations=reads)
+    async def measure(ctx: Context[Any, Any], region: str) -> str:
+        """Classical image analysis of a region: stains, share of tissue, nuclei, texture."""
+        return str(await ask(ctx, lambda bench: bench.measure(region)))
+
+    @server.tool(annotations=reads)
+    async def compare(ctx: Context[Any, Any], region: str) -> str:
+        """What every encoder says of a region."""
+        return str(await ask(ctx, lambda bench: bench.compare(region)))
+
+    return server
+
+
+def _thumbnail(pixels: NDArray[np.uint8]) -> bytes:
+    """A JPEG file of at most `THUMBNAIL_BYTES`: lower in quality, then smaller, until it fits."""
+    from PIL import Image as Pillow
+
+    for side in (THUMBNAIL, THUMBNAIL // 2):
+        picture = Pillow.fromarray(pixels)
+        picture.thumbnail((side, side))
+        for quality in (85, 70, 50, 30):
+            buffer = io.BytesIO()
+            picture.save(buffer, "JPEG", quality=quality)
+            if buffer.tell() <= THUMBNAIL_BYTES:
+                return buffer.getvalue()
+    return buffer.getvalue()
+
+
+def _order(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.argsort(-scores, kind="stable").astype(np.int64)

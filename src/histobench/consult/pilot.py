@@ -1,0 +1,115 @@
+"""How many cases the next study needs, from a pilot: each registered contrast of one agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.consult.findings import AgentsCompared, StudyFindings, unseen_move
+from histobench.consult.study import RegisteredContrast
+from histobench.core.errors import HistobenchError
+from histobench.statistics.power import PowerEstimate, power_from_predictions
+from histobench.statistics.resampling import Counts, sampling_design
+
+Floats = NDArray[np.float64]
+#: Simulated studies of one size.
+SIMULATED = 1000
+
+
+@dataclass(frozen=True)
+class ContrastPlan:
+    """What a pilot says about one contrast; `estimate` is None where there is nothing to plan with."""
+
+    name: str
+    words: str
+    cases: int  # of the pilot, on which the contrast is taken
+    groups: int
+    estimate: PowerEstimate | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """All contrasts of one agent at one size of difference; `alpha` is each contrast's own share."""
+
+    agent: str
+    delta: float
+    power: float
+    alpha: float
+    unit: str  # "cases" or "groups"
+    contrasts: tuple[ContrastPlan, ...]
+
+
+def plan_cases(
+    findings: StudyFindings,
+    agent: str,
+    *,
+    delta: float = 0.1,
+    power: float = 0.8,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> CasePlan:
+    """Cases needed so that a true contrast of `delta` shows with the chance `power`.
+
+    The selection of cases and the sizes of groups are taken to stay as in the pilot. Holm's correction asks
+    the first of m contrasts for alpha / m, so that is what every contrast is planned with: with more cases
+    than that none of them fails for the correction.
+    """
+    comparisons = findings.comparisons(agent)
+    played = [each for each in comparisons.values() if each is not None]
+    if not played:
+        raise HistobenchError(
+            f"{agent} has played no arm that a registered contrast needs; the pilot needs strong at least"
+        )
+    share = alpha / len(played)
+    plans = []
+    for registered in findings.study.contrasts:
+        comparison = comparisons[registered.name]
+        if comparison is None:
+            plans.append(
+                ContrastPlan(registered.name, registered.words, 0, 0, None, "its arms were not played")
+            )
+        else:
+            plans.append(_plan(registered, comparison, delta=delta, power=power, alpha=share, seed=seed))
+    unit = "groups" if any(case.group for case in findings.study.cases) else "cases"
+    return CasePlan(agent, delta, power, share, unit, tuple(plans))
+
+
+def _plan(
+    registered: RegisteredContrast,
+    comparison: AgentsCompared,
+    *,
+    delta: float,
+    power: float,
+    alpha: float,
+    seed: int,
+) -> ContrastPlan:
+    samples = comparison.samples
+    design = sampling_design(len(samples), clusters=comparison.design.unit_of[samples])
+    cases = len(comparison.evaluations[0][0].plays.rows)
+
+    def contrast(counts: Counts) -> Floats:
+        spread = np.zeros((len(counts), comparison.design.n_samples), dtype=np.int32)
+        spread[:, samples] = counts
+        return comparison.value(spread)
+
+    groups, estimate, reason = design.n_units, None, ""
+    try:
+        estimate = power_from_predictions(
+            contrast,
+            lambda counts: np.zeros(len(counts)),
+            design,
+            delta=delta,
+            power=power,
+            alpha=alpha,
+            n_resamples=SIMULATED,
+            seed=seed,
+            unseen=unseen_move(comparison),
+        )
+    except ValueError:
+        reason = "it does not vary over the cases of the pilot"
+        if not len(samples):
+            groups, reason = 0, "no case to compare on"
+    return ContrastPlan(registered.name, registered.words, cases, groups, estimate, reason)

@@ -1,0 +1,124 @@
+"""The number of cases that a pilot asks for is the number with which simulated studies find the contrast."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from histobench.cli.main import main
+from histobench.consult.findings import StudyFindings
+from histobench.consult.measures import Plays, read_plays
+from histobench.consult.pilot import plan_cases
+from histobench.consult.study import Study
+from histobench.core.errors import HistobenchError
+
+pytestmark = pytest.mark.slow
+NAMES = ["over_tool", "sequence", "wrong-25", "sure"]
+
+
+@pytest.fixture(scope="module")
+def findings(study: Study, played: Path) -> StudyFindings:
+    return StudyFindings(study, read_plays(study, played))
+
+
+def test_every_contrast_whose_arms_were_played_is_planned(findings: StudyFindings) -> None:
+    plan = plan_cases(findings, "policy-reader", delta=0.1)
+    assert [each.name for each in plan.contrasts] == NAMES
+    assert plan.unit == "groups"
+    assert plan.alpha == pytest.approx(0.05 / 4)
+    (late,) = (each for each in plan.contrasts if each.name == "sequence")
+    assert (late.cases, late.groups) == (4 * 5, 4)
+    known = [each.estimate for each in plan.contrasts if each.estimate is not None]
+    assert known
+    for estimate in known:
+        assert estimate.units_low <= estimate.units_needed <= estimate.units_high
+
+
+def test_a_smaller_contrast_needs_more_cases(findings: StudyFindings) -> None:
+    needed = [
+        next(each.estimate for each in plan_cases(findings, "policy-reader", delta=delta).contrasts)
+        for delta in (0.3, 0.1)
+    ]
+    assert needed[0] is not None
+    assert needed[1] is not None
+    assert needed[0].units_needed < needed[1].units_needed
+
+
+def test_missing_arms_are_said_and_an_agent_without_any_is_refused(
+    findings: StudyFindings, study: Study, played: Path
+) -> None:
+    plan = plan_cases(findings, "policy-oracle", delta=0.1)
+    assert [each.reason for each in plan.contrasts[2:]] == ["its arms were not played"] * 2
+    assert plan.alpha == 0.05 / 2
+    only_none = {key: plays for key, plays in findings.plays.items() if key[1] == "none"}
+    with pytest.raises(HistobenchError, match="needs strong at least"):
+        plan_cases(StudyFindings(study, only_none), "policy-oracle")
+
+
+def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator) -> Plays:
+    """An agent that follows a tool (always right) with a chance and is else wrong, in the arm strong."""
+    reference = np.zeros(len(rows), dtype=np.int64)
+    final = np.where(generator.random(len(rows)) < chance, 0, 1)[None, :]
+    nothing = np.zeros((1, len(rows)))
+    return Plays(
+        agent="coin",
+        arm="strong",
+        rows=rows,
+        reference=reference,
+        first=np.ones((1, len(rows)), dtype=np.int64),
+        tool=reference,
+        final=final,
+        confidence=nothing + 0.5,
+        deferred=nothing.astype(bool),
+        asked=nothing.astype(bool),
+        tool_confidence=nothing[0] + 0.5,
+        sequence=np.full(len(rows), -1),
+        position=np.zeros(len(rows), dtype=np.int64),
+        cost=nothing,
+        tokens=nothing,
+        calls=nothing,
+    )
+
+
+def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: Study) -> None:
+    """Independent cases of equal weight: the noise is that of a proportion, so the sample size is known."""
+    generator = np.random.default_rng(3)
+    cases = [replace(study.cases[0], id=f"{number:064x}", group="", probability=1.0) for number in range(400)]
+    large = replace(study, cases=tuple(cases))
+    plays = {("coin", "strong"): _coin(np.arange(400), 0.7, generator)}
+    estimate = plan_cases(StudyFindings(large, plays), "coin", delta=0.1).contrasts[0].estimate
+    assert estimate is not None
+    share = float((plays["coin", "strong"].final == 0).mean())
+    spread = np.sqrt(share * (1 - share))
+    effect = 0.1 / spread
+    sizes = np.arange(20, 2000)
+    power = 1 - stats.nct.cdf(stats.t.ppf(0.975, sizes - 1), sizes - 1, effect * np.sqrt(sizes))
+    exact = int(sizes[np.argmax(power >= 0.8)])
+    assert estimate.units_at_pilot == pytest.approx(exact, rel=0.12)
+    assert estimate.units_needed >= estimate.units_at_pilot * 0.98
+
+
+def test_the_command_prints_lines_of_at_most_eighty_characters(
+    study: Study,
+    played: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "plan.json"
+    arguments = ["consult", "power", str(study.folder), "policy-reader", "--json", str(file)]
+    assert main([*arguments, "--delta", "0.2"]) == 0
+    shown = capsys.readouterr().out
+    assert "final answer minus tool: strong" in shown
+    table = [line for line in shown.splitlines() if "minus" in line]
+    assert all(len(line) <= 80 for line in table)
+    assert {each["name"] for each in json.loads(file.read_text())["contrasts"]} == set(NAMES)
+    for wrong in (["nobody"], ["policy-reader", "--delta", "0"], ["policy-reader", "--power", "1"]):
+        assert main(["consult", "power", str(study.folder), *wrong]) == 2
