@@ -72,7 +72,7 @@ def options_of_consult() -> list[Declared]:
     """How the model writes and how its provider is asked, as in `hb.mint.run`."""
     found = {each.name: each for each in options_of_agents()}
     sampling = ("temperature", "top_p", "seed", "reasoning_effort", "reasoning_history", "constrain")
-    asking = ("cache", "prices", "attempts", "timeout")
+    asking = ("cache", "prices", "attempts", "timeout", "rpm", "tpm")
     return [found[name] for name in (*sampling, *asking)]
 
 

@@ -169,7 +169,7 @@ def _options_of_any_run() -> list[Declared]:
         *("agent", "limit", "repeat", "name", "output", "sandbox", "concurrency", "max_cost"),
         *("max_tokens", "temperature"),
         *("top_p", "seed", "reasoning_effort", "reasoning_history", "constrain", "cache", "prices"),
-        *("attempts", "timeout"),
+        *("attempts", "timeout", "rpm", "tpm"),
     }
     found = {each.name: each for each in options_of(RunOptions) if each.name in shared}
     agent, limit, output = found["agent"], found["limit"], found["output"]

@@ -320,6 +320,8 @@ def run(
     prices: str | Path | None = None,
     attempts: int = 10,
     timeout: float = 300.0,
+    rpm: float | None = None,
+    tpm: float | None = None,
 ) -> ConsultRuns:
     """Let an agent play the cases of a study; an interrupted run continues.
 
@@ -377,6 +379,10 @@ def run(
         Attempts per request.
     timeout : float, default 300.0
         Seconds to wait for one answer.
+    rpm : float, optional
+        Limit of requests per minute, besides the provider's own.
+    tpm : float, optional
+        Limit of tokens per minute, besides the provider's own.
 
     Returns
     -------

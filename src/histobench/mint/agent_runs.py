@@ -223,6 +223,8 @@ def run(
     prices: str | Path | None = None,
     attempts: int = 10,
     timeout: float = 300.0,
+    rpm: float | None = None,
+    tpm: float | None = None,
 ) -> AgentRuns:
     """Let a language model solve tasks in several turns; an interrupted run continues.
 
@@ -298,6 +300,10 @@ def run(
         Attempts per request.
     timeout : float, default 300.0
         Seconds to wait for one answer.
+    rpm : float, optional
+        Limit of requests per minute, besides the provider's own.
+    tpm : float, optional
+        Limit of tokens per minute, besides the provider's own.
 
     Returns
     -------

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,8 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "prices": ("prices.yaml", {"prices", "table"}),
     "attempts": (3, {"retry"}),
     "timeout": (7.0, {"retry"}),
+    "rpm": (60.0, {"limits"}),
+    "tpm": (900.0, {"limits"}),
 }
 #: Options whose two values are compared elsewhere, and where.
 ELSEWHERE = {
@@ -80,7 +83,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
             name: sorted({str(getattr(cell, name)) for cell, _ in loaded})
             for name in (each.name for each in fields(loaded[0][0]))
         }
-        parts |= {name: getattr(terms, name) for name in ("concurrency", "retry", "episode")}
+        parts |= {name: getattr(terms, name) for name in ("concurrency", "retry", "limits", "episode")}
         parts |= {
             "tasks": [len(tasks) for _, tasks in loaded],
             "output": output,
@@ -104,6 +107,20 @@ def test_an_option_of_a_run_reaches_what_it_is_for(name: str, seen: Callable[...
     expert = {"feedback": "openai:expert@http://127.0.0.1:9/v1"} if name in ("gt", "feedback_form") else {}
     one, other = seen(**expert), seen(**expert, **{name: value})
     assert {part for part in one if one[part] != other[part]} == expected
+
+
+@pytest.mark.parametrize(("of", "requests", "tokens"), [(None, 60.0, 900.0), (4, 15.0, 225.0)])
+def test_the_rates_of_a_run_are_divided_over_its_workers(
+    of: int | None, requests: float, tokens: float, tmp_path: Path
+) -> None:
+    others = {
+        "spent_before": 0.0,
+        "spent_by_others": lambda: (0.0, 0.0),
+        "keep_spent": lambda paid, held: None,
+    }
+    writer: Any = of and SimpleNamespace(part=SimpleNamespace(of=of), **others)
+    terms = open_terms(RunOptions(rpm=60.0, tpm=900.0, cache="none"), tmp_path, [], writer)
+    assert (terms.limits.requests, terms.limits.tokens) == (requests, tokens)
 
 
 @pytest.mark.usefixtures("one_sandbox")

@@ -36,6 +36,7 @@ from histobench.mint.agents.providers.provider import (
     is_filtered,
     is_too_long,
 )
+from histobench.mint.agents.rate_limits import RateLimiter, RateLimits
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -72,6 +73,7 @@ class Endpoint:
         api: ProviderAPI,
         sampling: Sampling,
         *,
+        limits: RateLimits | None = None,
         concurrency: int = 8,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         cache: AnswerCache | None = None,
@@ -86,6 +88,7 @@ class Endpoint:
         self.costs = costs or CostTracker()
         self._place = without_credentials(api.base_url)
         self._capabilities = Capabilities()
+        self._limiter = RateLimiter(limits)
         self._open_at = 0.0  # no request is sent before this moment: the provider asked for a pause
         self._identity = identity or address_identity(api.base_url)  # in the cache
         self._concurrency = concurrency
@@ -177,7 +180,9 @@ class Endpoint:
         while True:
             bill = Bill()
             try:
-                while (wait := self._open_at - time.monotonic()) > 0:
+                while (wait := self._open_at - time.monotonic()) > 0 or (
+                    wait := self._limiter.wait(question.estimate)
+                ) > 0:
                     await self._sleep(wait)
                 await self._hold(question)
                 try:
@@ -194,6 +199,7 @@ class Endpoint:
                 problem, retry_in = str(failure), failure.wait
                 discarded += bill.usage if bill.usage.known else Usage()
             else:
+                self._limiter.settle(question.estimate, completion.usage.total_tokens)
                 if not completion.is_empty or empty >= min(EMPTY_ATTEMPTS, self._retry.attempts - 1):
                     retries = failures + empty + lessons
                     receipt = completion.receipt and replace(completion.receipt, retries=retries)
@@ -245,6 +251,7 @@ class Endpoint:
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
         seconds = time.monotonic() - began
+        self._limiter.hear(response.headers)
         payload = _payload(response)
         bill.note(self.api, response.status_code, response.text[:_READ_CHARS], payload)
         completion, problem = self._read(response, payload, question.sampling, capabilities)

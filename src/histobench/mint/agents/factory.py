@@ -16,6 +16,7 @@ from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
 from histobench.mint.agents.prices import FREE, Price, find_price
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
@@ -32,6 +33,7 @@ class Terms:
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     costs: CostTracker = field(default_factory=CostTracker)
+    limits: RateLimits = field(default_factory=RateLimits)
     #: Of the model under test, for each episode.
     episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
 
@@ -74,6 +76,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
     endpoint = Endpoint(
         provider_format(spec.kind)(spec.target, spec.base_url or "", spec.api_key()),
         sampling,
+        limits=terms.limits,
         concurrency=terms.concurrency,
         retry=terms.retry,
         cache=terms.cache,

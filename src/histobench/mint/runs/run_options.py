@@ -125,6 +125,12 @@ class RunOptions:
     )
     attempts: int = option("attempts per request", default=10, least=1, group=_PROVIDER)
     timeout: float = option("seconds to wait for one answer", default=300.0, above=0, group=_PROVIDER)
+    rpm: float | None = option(
+        "limit of requests per minute, besides the provider's own", default=None, above=0, group=_PROVIDER
+    )
+    tpm: float | None = option(
+        "limit of tokens per minute, besides the provider's own", default=None, above=0, group=_PROVIDER
+    )
 
     @classmethod
     def of(cls, given: object) -> RunOptions:

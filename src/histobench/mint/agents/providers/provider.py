@@ -76,6 +76,11 @@ class Question:
     #: Dollars that one request can cost at most; None where the price is unknown.
     worst: float | None = None
 
+    @property
+    def estimate(self) -> float:
+        """Tokens that the answer may take, in and out: about four characters are one."""
+        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
+
 
 @dataclass(frozen=True)
 class Request:
