@@ -374,6 +374,7 @@ def test_measures_of_plismbench_for_its_own_folders(
         top.append(np.mean([(k + 30) % 60 in order[k] for k in range(60)]))
     assert measures["pair_top5"]["value"] == pytest.approx(np.median(top), abs=1e-9)
     assert "pair" in shown
+    assert "no number" not in shown
 
 
 def replaced(path: Path, old: str, new: str) -> None:
