@@ -327,7 +327,9 @@ def test_hest_recipe_over_its_folds(tmp_path: Path, capsys: pytest.CaptureFixtur
         values.append(np.mean([pearsonr(y[held_out][:, k], said[:, k])[0] for k in range(5)]))
     assert entry["metrics"]["pearson_mean"]["mean"] == pytest.approx(np.mean(values), abs=1e-5)
     assert entry["metrics"]["pearson_mean"]["std"] == pytest.approx(np.std(values), abs=1e-5)
-    assert "mean and standard deviation over 3 folds" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "mean and standard deviation over 3 folds" in shown
+    assert "Pearson correlation" in shown  # not R2, which a ridge regression without intercept spoils
     (complete,) = (folder.parent / "r" / "IDC" / "uni_v1@elsewhere" / "hest" / "Regression").glob(
         "*complete*"
     )
