@@ -265,6 +265,7 @@ def begin(made: RayCluster | SlurmCluster, command: Sequence[str], log: Path) ->
 def opened(engine: str, folder: Path, **environment: str) -> RayCluster | SlurmCluster:
     """A cluster that is not started yet."""
     known = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment}
+    known.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
     return RayCluster(folder, known) if engine == "ray" else SlurmCluster(folder, known)
 
 
