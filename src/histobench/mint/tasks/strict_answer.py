@@ -23,20 +23,22 @@ _BOX = re.compile(r"\\boxed\{((?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+)\}")
 _SENTENCE = re.compile(r"(?<=[\w)\]%][.!?])\s+(?=\S)")
 _CONTRAST = re.compile(
     r"(?i)(?<=\S)\s*[,(]\s*(?:and\s+)?not\s+[^,.;()]+(?:\)|(?=$|[,.;]))"
-    r"|\s(?:rather than|instead of)\s+[^,.;]+|\bnot\s+[^,.;]{1,80}?,?\s+but\s+(?:rather\s+)?"
+    r"|\s(?:rather than|instead of)\s+[^,.;]+"
+    r"|\bnot\s+[^,.;]{1,80}?(?:,?\s+but\s+(?:rather\s+)?|[,;]\s+it(?:['’]s|\s+is)\s+)"
 )
-_DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|cannot|none|wrong|incorrect|too)\b|n['’]t\b")
+_DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|cannot|none|wrong|incorrect|too|except)\b|n['’]t\b")
 _DOUBT = re.compile(
     r"(?i)\b(?:maybe|perhaps|possibly|probably|might|may be|could be|unsure|uncertain|unknown|unclear|i guess"
     r"|my guess|whether|not sure|cannot|unable|no idea)\b|\b(?:can|don|doesn|couldn)['’]t\b|\?"
 )
 _CONCLUSION = re.compile(r"(?i)(?:^|[\s,;.])(?:so|therefore|thus|hence)\b[\s,:]*(?=\S)")
+_TOTAL = re.compile(r"(?i)\b(?:for|making|is) an? total of\b")
 _COPULA = re.compile(r"(?i)\b(?:is|are|was|were|equals?|be|gives?|makes?)\b")
 _REASON = re.compile(r"(?i)\s*[,;.:(]?\s*\b(?:because|since|as|which|given|where|when|due|after|for|if)\b")
 #: What keeps the only number of a sentence from being its value: operators, variables, functions, bounds.
 _SYMBOLS = re.compile(
-    r"[+*/^\\{}\[\]()_|=<>≥≠±]|\b(?![aAI]\b)[^\W\d]\b(?!['’])|\b(?:sin|cos|tan|log|half)\b"
-    r"|\b(?:least|most|more than|(?:less|fewer|greater) than|over|under|up to|between)\s+\W?\d"
+    r"[+*/^\\{}\[\]()_|=<>≥≠±]|(?<!['’])\b(?![aAI]\b)[^\W\d]\b(?!['’])|\b(?:sin|cos|tan|log|half)\b"
+    r"|\b(?:least|most|(?:more|less|fewer|greater) than|over|under|up to|between)\s+\W?\d|\bor (?:more|less)"
 )
 _UNIT = re.compile(
     r"(?:[msgLlhJNKVAWCFT]|[cmknµ]m|[kmµ]g|m[lL]|min|hr|ft|in|yd|mi|lb|oz|k?Pa|k?Hz|eV|mol|rad|k[JWV])\b"
@@ -81,7 +83,7 @@ def _value(text: str) -> tuple[list[float], str] | None:
     if inside := re.fullmatch(r"[\[{]([^\[\]{},]*)[\]}]", text):
         text = inside[1].strip()
     if again := re.fullmatch(r"(.*[\w.])\s+\(([^()]*)\)\W*", text):  # 1/2 (0.5)
-        one, other = _value(again[1]), _value(again[2])
+        one, other = _value(plain(again[1])), _value(again[2])
         return one if one and other and set(one[0]) & set(other[0]) else None
     found = _VALUE.match(text)
     if found is None or re.match(r"\d{4}s\b", text):
@@ -101,7 +103,7 @@ def _is_more(rest: str) -> bool:
     words = re.findall(r"[^\W\d_]+", rest)
     if _REASON.match(rest) or not words:
         return not words and bool(re.search(r"[^\s.,;:!'\")]", rest))
-    powers = re.sub(r"(?<=[^\W\d_])\s?\^?\(?-?[1-3]\b\)?", "", rest)
+    powers = re.sub(r"(?<=[^\W\d_])(?:\s?\^)?\(?-?[1-3]\b\)?", "", rest)
     if re.search(r"[^\w\s.,;:!'’\")*/·-]|[\d_]|\b(?:or|half|plus|minus|times)\b", powers):
         return True
     adjacent = rest[0].isalpha() and len(words[0]) < 3
@@ -120,7 +122,7 @@ def stated_number(solution: str) -> list[float]:
     if all(lines) and len({line[0][0] for line in lines if line}) > 1:
         return []
     statement = _CONTRAST.sub("", re.sub(r"\\?[$`]", "", statement))
-    sentence = plain(_SENTENCE.split(statement)[0 if marked else -1])
+    sentence = plain(_TOTAL.split(_SENTENCE.split(statement)[0 if marked else -1])[-1])
     if _DOUBT.search(statement) or _DENIAL.search(sentence):
         return []
     if whole := _value(sentence):
@@ -194,7 +196,8 @@ def _structure(text: str) -> list[tuple[str, list[str]]]:
 
 
 def _same_mathematics(reference: str, solution: str) -> bool:
-    statement, wanted = _CONTRAST.sub("", final_statement(solution)[0]), _structure(reference)
+    statement, wanted = re.split(r",?\s+where\b", final_statement(solution)[0])[0], _structure(reference)
+    statement = _CONTRAST.sub("", statement)
     brackets, items = wanted[0]
     if len(wanted) == len(items) == 1 and not _letters(items[0]):
         value = _number(items[0])
@@ -257,7 +260,7 @@ def chosen_option(options: Mapping[str, str], solution: str) -> str | None:
     statement, marked = final_statement(re.sub(r"\\(?:text|textbf|mathrm)\b|\*\*|[`$]", " ", solution))
     if not marked and all(starts) and len({start[1].lower() for start in starts if start}) > 1:
         return None
-    statement = statement.strip(" .{}")
+    statement = re.sub(r"\s+is\s+(?:the\s+)?(?:correct|right)(?:\s+\w+)?\W*$", "", statement).strip(" .{}")
     lettered = re.match(rf"(?is)\W*{one}\s*[).:\]]\s*(.+)", statement)
     if lettered and _option_of_text(options, lettered[2]) == lettered[1].lower():
         return lettered[1].lower()
@@ -266,17 +269,16 @@ def chosen_option(options: Mapping[str, str], solution: str) -> str | None:
     text = re.split(r"\b(?:because|since)\b", _CONCLUSION.split(_CONTRAST.sub("", statement))[-1])[0]
     if _DENIAL.search(text) or _DOUBT.search(text):
         return None
-    after = r"(?=\s*(?:[).:\],;]|$)|\s+(?:is|and|or|as|but)\b)"
-    named = re.findall(rf"^\W*(?i:{one}){after}|\b(?i:{one})\s*[)\]]|\b{one.upper()}{after}", text)
+    after = r"(?=\s*(?:[).:\],;]|$)|\s+(?:is|and|or|as|but)\b|\s[-–—]\s)"
+    before = r"^\W*|\b(?i:with|choose|pick|select|option)\s+"
+    named = re.findall(rf"(?:{before})(?i:{one}){after}|\b(?i:{one})\s*[)\]]|\b{one.upper()}{after}", text)
     if letters := {letter.lower() for match in named for letter in match if letter}:
         letter = letters.pop()
-        rest = re.sub(rf"(?is)^.*?\b{letter}\b[\s).:\]]*", "", text)
+        rest = re.sub(rf"(?is)^.*?\b{letter}\b[\s).:\]–—-]*", "", text)
         return None if letters or _option_of_text(options, rest) not in (None, letter) else letter
     words = {key: normalized(option) for key, option in options.items() if re.search(r"[^\W\d_]{2}", option)}
     held = {key: option for key, option in words.items() if f" {option} " in f" {normalized(text)} "}
-    longest = [
-        key for key, option in held.items() if not any(option in other != option for other in held.values())
-    ]
+    longest = [key for key, each in held.items() if not any(each in other != each for other in held.values())]
     if held or _value(plain(text)):
         return longest[0] if len(longest) == 1 else None
     return _option_of_text(options, "".join(map(str, stated_number(text)[:1])))

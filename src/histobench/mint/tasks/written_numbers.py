@@ -11,7 +11,7 @@ _WORDS = dict(zip(_SMALL.split(), [*range(20), *range(20, 100, 10)], strict=True
 _PARTS = {"half": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fourths": 4, "fifths": 5}
 _SPELLED = rf"(?:{'|'.join([*_WORDS, *SCALES, *_PARTS])})\b"
 _SPELLED_NUMBER = re.compile(
-    rf"(?i)(?:\b(minus|negative)\s+)?(?:\ba\s+)?\b({_SPELLED}(?:[\s-]+(?:and\s+)?{_SPELLED})*)"
+    rf"(?i)(?:\b(minus|negative)\s+)?(?:\ba\s+)?\b({_SPELLED}(?:[\s-]+(?:and\s+(?:a\s+)?)?{_SPELLED})*)"
 )
 _GROUP = r"(?:\\,|\{,\}|['’ \u00a0\u2009\u202f])(\d{3})"
 _BRACES = (  # each round opens one more level, from the inside out
@@ -21,6 +21,7 @@ _BRACES = (  # each round opens one more level, from the inside out
     (r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}", r"((\1)/(\2))"),
 )
 _STEPS = (
+    (r"(?i)^((?:that|it)['’]s [\d.]+)!$", r"\1"),
     (r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r" \1 "),
     (r"\\(?:left|right|displaystyle)\b|\\[!()\[\]]|\\?[$€£`\"]|</?\w+>", ""),
     (r"(?<![\w)*])\*\*([^*]+)\*\*(?![\w(*])", r"\1"),
@@ -31,6 +32,9 @@ _STEPS = (
     (rf"(?<![\d.])(\d{{1,3}}){_GROUP}(?!\d)", r"\1\2"),
     (r"\\[,; ]", " "),
     (r"\\times|\\cdot|[×·]|(?<=\d)\s*[xX]\s*(?=10\b)", "*"),
+    (r"√\s*\(?(\d+(?:\.\d+)?)\)?", r" sqrt(\1)"),
+    (r"\|\s*-?\s*(\d+(?:\.\d+)?)\s*\|", r"\1"),
+    (r"(\d+) out of (\d+)\b", r"\1/\2"),
     (r"\\pi\b|π", " pi "),
     (r"\+?(?:\\infty\b|∞)", " inf "),
     (r"\\cup\b", "∪"),
@@ -64,11 +68,15 @@ def plain(text: str, *, lists: bool = False) -> str:
 
 def _spelled(match: re.Match[str]) -> str:
     sign, total, part = "-" if match[1] else "", 0, 0
-    for word in re.findall(r"[a-z]+", match[2].lower()):
+    words = re.findall(r"[a-z]+", match[2].lower())
+    for last, word in zip(["", *words], words, strict=False):
         part += _WORDS.get(word, 0)
         if word in SCALES:
             part = (part or 1) * SCALES[word]
             total, part = (total + part, 0) if part >= 1000 else (total, part)
         elif word in _PARTS:
-            return f"{sign}{total + part or 1}/{_PARTS[word]}"
+            whole = total + part
+            return (
+                f"{sign}({whole}+1/{_PARTS[word]})" if last == "a" else f"{sign}{whole or 1}/{_PARTS[word]}"
+            )
     return f"{sign}{total + part}"
