@@ -40,6 +40,7 @@ BEHAVIORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "usage missing": ({"choices": [{"message": {"content": "4"}}]}, {}),
     "usage null": (answer(usage=None), {}),
     "usage negative": (answer(usage={"prompt_tokens": -5, "completion_tokens": -5}), {}),
+    "usage true": (answer(usage={"prompt_tokens": True, "completion_tokens": True}), {}),
     "usage of words": (answer(usage={"prompt_tokens": "many", "completion_tokens": "few"}), {}),
     "usage infinite": (b'{"choices": [], "usage": {"prompt_tokens": 1e999, "completion_tokens": 1}}', {}),
     "usage enormous": (answer(usage={"prompt_tokens": 10**400, "completion_tokens": 1}), {}),

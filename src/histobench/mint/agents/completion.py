@@ -95,11 +95,13 @@ class Usage:
         >>> Usage.reported([float("inf")], [None]).known
         False
         """
+        stated = [list(read), list(written)]
         try:
-            counts = [[int(count) for count in counts] for counts in (read, written)]
+            counts = [[int(count) for count in side] for side in stated]
         except (TypeError, ValueError, OverflowError):
             return cls(known=False)
-        if not all(0 <= count <= _MOST_TOKENS for side in counts for count in side):
+        is_bool = any(isinstance(count, bool) for side in stated for count in side)
+        if is_bool or not all(0 <= count <= _MOST_TOKENS for side in counts for count in side):
             return cls(known=False)
         read_tokens, written_tokens = sum(counts[0]), sum(counts[1])
         most = {"cached_tokens": read_tokens, "cache_writes": read_tokens, "reasoning_tokens": written_tokens}
