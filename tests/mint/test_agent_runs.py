@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, write_outcome_table
-from histobench.mint.runs.run_options import RunOptions
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
@@ -50,75 +48,6 @@ def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
         hb.mint.run("local:", max_tokens=0, output=tmp_path)
     with pytest.raises(TypeError, match="'max_token'"):
         hb.mint.run("local:", max_token=5)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"agent": 3}, "agent: expected a text, found 3"),
-        ({"agent": ""}, "agent: expected a text"),
-        ({"tasks": None}, "tasks: expected a text or a list of texts, found None"),
-        ({"tasks": []}, "tasks: give at least one"),
-        ({"k": []}, "k: give at least one number"),
-        ({"k": 2.5}, "k: expected a whole number of at least 1, found 2.5"),
-        ({"k": None}, "k: expected a whole number of at least 1, found None"),
-        ({"calls": "nativ"}, "`calls` 'nativ' is unknown; did you mean native"),
-        ({"calls": None}, "`calls`: expected one of text, native, found None"),
-        ({"limit": "3"}, "`limit`: expected a whole number of at least 1, found '3'"),
-        ({"limit": True}, "`limit`: expected a whole number of at least 1, found True"),
-        ({"repeat": None}, "`repeat`: expected a whole number of at least 1, found None"),
-        ({"concurrency": 1.5}, "`concurrency`: expected a whole number of at least 1, found 1.5"),
-        ({"temperature": "hot"}, "`temperature`: expected a number of at least 0, found 'hot'"),
-        ({"max_cost": "5"}, "`max_cost`: expected a number above 0, found '5'"),
-        ({"seed": "x"}, "`seed`: expected a whole number, found 'x'"),
-        ({"gt": "yes"}, "`gt`: expected True or False, found 'yes'"),
-        ({"feedback": None}, "`feedback`: expected a text, found None"),
-        ({"feedback_form": "x"}, "`feedback_form` 'x' is unknown"),
-        ({"balance": "x"}, "`balance` 'x' is unknown"),
-        ({"reasoning_history": "x"}, "`reasoning_history` 'x' is unknown"),
-        ({"data": 3}, "`data`: expected a text, found 3"),
-        ({"output": 3}, "`output`: expected a text, found 3"),
-    ],
-)
-def test_an_option_of_another_kind_is_refused_before_anything_is_written(
-    given: dict[str, object], said: str, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {
-        "agent": "openai:m@http://127.0.0.1:9/v1",
-        "output": tmp_path / "out",
-        **given,
-    }
-    with pytest.raises(HistobenchError) as refused:
-        hb.mint.run(**options)
-    assert str(refused.value).startswith(said)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
-    file.write_text("mine")
-    with pytest.raises(HistobenchError, match=r"output: .*notes\.txt is a file; give a folder"):
-        hb.mint.run("openai:m@http://127.0.0.1:9/v1", output=file)
-    with pytest.raises(HistobenchError, match="folder: expected a path, found 3"):
-        hb.mint.open_runs(3)  # type: ignore[arg-type]
-
-
-def test_a_table_of_something_else_is_told_by_the_column_that_it_has_not(tmp_path: Path) -> None:
-    table = tmp_path / "images.csv"
-    table.write_text("image,label\na.png,tumour\n")
-    with pytest.raises(HistobenchError, match="no column 'model'; it has: image, label"):
-        hb.mint.open_runs(table)
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    chosen = RunOptions(limit=np.int64(3), temperature=np.float32(0.5), max_cost=2)  # type: ignore[arg-type]
-    assert (chosen.limit, chosen.temperature, chosen.max_cost) == (3, 0.5, 2)
-    assert {type(chosen.limit), type(chosen.temperature)} == {int, float}
-
-
-def test_the_command_line_says_it_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mint", "run", "--max-tokens", "0"]) == 2
-    assert "--max-tokens: expected a whole number of at least 1, found '0'" in capsys.readouterr().err
 
 
 def test_two_agents_are_compared_on_the_tasks_that_both_have_played(

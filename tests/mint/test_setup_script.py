@@ -75,14 +75,6 @@ def test_files_are_downloaded_once(script: Path, server: str) -> None:
     assert "(0 fetched now)" in _run(script, url=server).stdout
 
 
-def test_a_damaged_file_is_fetched_again(script: Path, server: str) -> None:
-    _run(script, url=server)
-    damaged = script.parents[1] / "data/processed/gsm8k/test_prompts.json"
-    damaged.write_bytes(b"{")
-    assert "(1 fetched now)" in _run(script, url=server).stdout
-    assert damaged.read_bytes() == b"{}\n"
-
-
 def test_a_file_with_another_checksum_is_not_kept(script: Path, source: Path, server: str) -> None:
     (source / "gsm8k/test_prompts.json").write_bytes(b"other")
     done = _run(script, url=server)
@@ -98,8 +90,3 @@ def test_offline_the_way_out_is_shown_and_works(script: Path, source: Path) -> N
     done = _run(script, "--from", str(source), "--no-games", "--to", "elsewhere")
     assert done.returncode == 0
     assert "elsewhere: 1 files" in done.stdout
-
-
-def test_an_unknown_option_is_refused(script: Path) -> None:
-    assert _run(script, "--nothing").returncode == 2
-    assert "--no-games" in _run(script, "--help").stdout

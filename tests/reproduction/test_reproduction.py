@@ -9,11 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from builders import examples
-from histobench.core.errors import HistobenchError
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
 from histobench.mint.results.recording import Recording, read_recordings
@@ -22,12 +18,10 @@ from histobench.mint.tasks import ReasoningTask
 from reproduction import reproduce
 from reproduction.gates import (
     Gate,
-    Journal,
     Replayed,
     alike,
     environment_opener,
     execution_gates,
-    python_of_runs,
     replay,
     same,
     sample,
@@ -82,37 +76,6 @@ def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) ->
     assert TASKS["gsm8k", 0].rule == "strict"  # the shared task is left as it was
 
 
-@pytest.mark.parametrize(
-    ("observation", "python"),
-    [
-        ("Out[1]: 5", "python3.8"),
-        ("File /usr/local/lib/python3.8/dist-packages/sympy/core/basic.py:991", "python3.8"),
-        ("File /usr/lib/python3.10/random.py:370, in choice", "native"),
-        ("python3.10 was asked for", "python3.8"),
-    ],
-)
-def test_the_python_of_a_run_is_read_from_its_tracebacks(
-    tmp_path: Path, observation: str, python: str
-) -> None:
-    folder = _write(tmp_path, _record(0, observation), _record(1))
-    assert python_of_runs(read_recordings(folder)) == {"m": python}
-
-
-def test_the_journal_gives_back_what_was_played(recordings: list[Recording], tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    played = Replayed(recordings[0], True, 3, 1, 2, 2, ((1, "a", "b"),))
-    Journal(path).add(played)
-    Journal(path).add(Replayed(recordings[1], False, 1, 1, 1, 1, ()))
-    with path.open("a", encoding="utf-8") as file:
-        file.write('\n{"episode": "m gsm8k')  # the run was killed here
-    journal = Journal(path)
-    assert journal.find(recordings[0]) == played
-    journal.add(Replayed(recordings[0], False, 1, 1, 1, 1, ()))
-    again = Journal(path).find(recordings[0])
-    assert again is not None
-    assert not again.success
-
-
 def test_rates_are_held_against_what_is_required(recordings: list[Recording]) -> None:
     played = [
         Replayed(recordings[0], True, 100, 90, 99, 99, ()),
@@ -124,12 +87,6 @@ def test_rates_are_held_against_what_is_required(recordings: list[Recording]) ->
     assert gates["gsm8k: observations"].verdict == "FAIL"
     assert "math: success" not in gates
     assert Gate("nothing", 0, 0, 1.0).verdict == ""
-
-
-def test_a_sample_is_spread_over_the_episodes(recordings: list[Recording]) -> None:
-    many = recordings * 10
-    assert sample(many, 4) == [many[0], many[5], many[10], many[15]]
-    assert sample(many, None) == many
 
 
 @pytest.mark.parametrize(
@@ -165,38 +122,6 @@ def test_what_depends_on_the_machine_does_not_count(one: str, other: str) -> Non
 def test_what_the_code_did_counts(one: str, other: str) -> None:
     assert not same(one, other)
     assert not alike(one, other)
-
-
-def test_where_the_time_ran_out_is_a_matter_of_speed() -> None:
-    one, other = (
-        f"printed\n{'-' * 75}\nTimeoutError      Traceback (most recent call last)\nCell In[1], line {line}"
-        for line in (3, 4)
-    )
-    assert alike(one, other)
-    assert not same(one, other)
-    assert not alike(one, other.replace("printed", "printed more"))
-
-
-TEXT = st.text() | st.lists(
-    st.sampled_from(["at 0x1f", "In[1]", " ", "\n", "File /a.py:3", "x", "...\n[Output Truncated]", "-" * 75])
-).map("".join)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(300), deadline=None)
-@given(TEXT, TEXT)
-def test_comparing_goes_both_ways(one: str, other: str) -> None:
-    assert same(one, one)
-    assert same(one, other) == same(other, one)
-    assert alike(one, other) == alike(other, one)
-    assert alike(one, other) or not same(one, other)
-
-
-def test_broken_recordings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match=r"m\.k5\.jsonl\.gz:2: not a recorded episode"):
-        list(read_recordings(_write(tmp_path, _record(), {"model": "m"})))
-    with pytest.raises(HistobenchError, match="no recorded episodes"):
-        list(read_recordings(tmp_path / "nothing"))
 
 
 @pytest.mark.slow

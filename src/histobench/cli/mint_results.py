@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from histobench.mint.results.episode_outcome import EpisodeOutcome
-    from histobench.mint.results.result_tables import DialectRow, LeaderboardRow
+    from histobench.mint.results.result_tables import LeaderboardRow
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
@@ -85,7 +85,7 @@ def table_command(args: TableFlags) -> None:
     from histobench.core.files import write_json
     from histobench.mint.exchange.reading import read_all_outcomes
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
-    from histobench.mint.results.result_tables import dialect_rows, leaderboard
+    from histobench.mint.results.result_tables import leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
     everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
@@ -104,8 +104,6 @@ def table_command(args: TableFlags) -> None:
         print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
     if tries := tries_rows(outcomes):
         print_in_parts(_tries(tries), whole_lines())
-    if dialects := dialect_rows(outcomes):
-        print_in_parts(_dialects(dialects), whole_lines())
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
@@ -214,26 +212,6 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
     return table
 
 
-def _dialects(rows: Sequence[DialectRow]) -> Table:
-    from histobench.mint.results.result_tables import display_name
-
-    titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
-    titles += ["invalid: text", "native", "tokens: text", "native"]
-    table = plain_table(["model, both dialects"], titles)
-    for row in rows:
-        sides = (row.text, row.native)
-        table.add_row(
-            display_name(row.model),
-            str(row.k),
-            str(row.tasks),
-            *(f"{100 * side.success:.1f} %" for side in sides),
-            *_difference(row.difference),
-            *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
-            *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
-        )
-    return table
-
-
 def _difference(found: PairedDifference | None) -> list[str]:
     """A paired difference in percent, its interval and p."""
     if found is None:
@@ -299,7 +277,7 @@ def compare_command(args: CompareFlags) -> None:
             f"{100 * row.second_rate:.1f} %",
             *_difference(row.difference),
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
-            f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
+            "/".join(map(str, row.solved_by_one)),
         )
     print_in_parts(table, whole_lines())
 

@@ -236,7 +236,7 @@ def print_overview(overview: Overview, console: Console, *, what: str = "encoder
 
     groups = overview.n_groups
     counted = f": {overview.n_images:,} test images" if overview.n_images else ""
-    counted += f" of {count_of(groups, 'group')} (patients, slides)" if counted and groups is not None else ""
+    counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
     console.print(Text.assemble((overview.dataset or "results", "bold"), counted), soft_wrap=True)
     costs = overview.costs
     for number, (columns, long) in enumerate(_blocks(overview, console.width)):

@@ -197,8 +197,6 @@ def grade(
             except CostLimitError as error:
                 stopped.append(str(error))
                 continue
-            finally:
-                agent.close()
             grades[name] = rubric.read(said)
             calls.append(
                 {"id": answer.id, "grader": name, "prompt": question, "reply": said, "turns": agent.turns}

@@ -14,37 +14,6 @@ from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import ROUNDING, t_p_value, t_quantile, wilson_bounds
 
 Floats = NDArray[np.float64]
-#: Below this many discordant pairs the chi-squared approximation is not trusted.
-EXACT_BELOW = 25
-
-
-@dataclass(frozen=True)
-class McNemar:
-    """Discordant pairs and the two-sided p-value."""
-
-    only_first: int  # samples that only the first classifier gets right
-    only_second: int
-    p_value: float
-    method: str  # "exact" or "chi2" (with continuity correction)
-
-
-def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike) -> McNemar:
-    """Test per-sample correctness: the exact binomial test below 25 discordant pairs, else chi-squared.
-
-    >>> mcnemar([1, 1, 1, 1, 0], [0, 0, 0, 0, 0]).p_value
-    0.125
-    """
-    first, second = np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)
-    if first.shape != second.shape:
-        raise ValueError(f"both classifiers need the same samples: {first.shape} and {second.shape}")
-    only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
-    discordant = only_first + only_second
-    if discordant >= EXACT_BELOW:
-        excess = max(abs(only_first - only_second) - 1, 0)
-        return McNemar(only_first, only_second, float(special.chdtrc(1, excess**2 / discordant)), "chi2")
-    p_value = 2 * special.bdtr(min(only_first, only_second), discordant, 0.5) if discordant else 1.0
-    return McNemar(only_first, only_second, min(float(p_value), 1.0), "exact")
-
 
 # Many tests in one table: Holm's step-down correction.
 

@@ -13,7 +13,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents import local_model
 from histobench.mint.agents.agent import EpisodeKey, HumanPlayer
 from histobench.mint.agents.completion import ProviderError
-from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
+from histobench.mint.agents.replay import ReplayPlayer
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
 
@@ -89,19 +89,6 @@ def test_a_finished_run_can_be_replayed(tmp_path: Path) -> None:
     assert player.open(EpisodeKey("gsm8k", 3))(ASK) == "four"
 
 
-def test_a_folder_of_several_runs_of_one_model_is_not_mixed(tmp_path: Path) -> None:
-    write_run(tmp_path / "gpt/F=None/max1_p1+tool+cd/reasoning/gsm8k", "short")
-    write_run(tmp_path / "gpt/F=None/max5_p2+tool+cd/reasoning/gsm8k", "four")
-    with pytest.raises(HistobenchError, match=r"2 runs \(gpt, k=1; gpt, k=5\)"):
-        ReplayPlayer(tmp_path)
-    assert ReplayPlayer(tmp_path / "gpt/F=None/max5_p2+tool+cd").open(EpisodeKey("gsm8k", 3))(ASK) == "four"
-    write_run(tmp_path / "gpt/F=e/PHF=GT-binary/max5_p2+tool+cd/reasoning/gsm8k", "b")
-    write_run(tmp_path / "gpt/F=e/PHF=GT-textual/max5_p2+tool+cd/reasoning/gsm8k", "t")
-    with pytest.raises(HistobenchError, match=r"gpt \+ e GT-binary, k=5; gpt \+ e GT-textual, k=5"):
-        ReplayExpert(tmp_path / "gpt/F=e")
-    assert ReplayExpert(tmp_path / "gpt/F=e/PHF=GT-textual").name == "e"
-
-
 def test_a_person_sees_what_is_new_and_ends_a_message_with_a_dot() -> None:
     screen = io.StringIO()
     agent = HumanPlayer(
@@ -117,13 +104,9 @@ def test_a_person_sees_what_is_new_and_ends_a_message_with_a_dot() -> None:
         agent(later)
 
 
-def test_the_local_model_gets_as_many_threads_as_there_are_idle_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_threads_of_the_local_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    for idle, threads in ((0.0, 1), (0.9, 1), (2.1, 2), (15.8, local_model.MAX_THREADS)):
-        monkeypatch.setattr(local_model, "_idle_cores", lambda idle=idle: idle)
-        assert local_model.free_threads() == threads
+    monkeypatch.setattr(local_model, "usable_cores", lambda: 16)
+    assert local_model.default_threads() == local_model.MAX_THREADS
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert local_model.free_threads() == 3
+    assert local_model.default_threads() == 3

@@ -9,7 +9,7 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent_spec import parse_agent
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.prices import FREE, Price, find_price, read_prices
+from histobench.mint.agents.prices import FREE, Price, read_prices
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.provider import Capabilities, Question
 from histobench.mint.messages.parts import Message
@@ -75,20 +75,6 @@ def test_a_key_with_a_line_end_works_and_one_that_no_header_can_carry_is_not_rep
         assert "secret" not in str(caught.value)
 
 
-def test_prices_of_the_package_can_be_overridden(tmp_path: Path) -> None:
-    own = tmp_path / "prices.yaml"
-    own.write_text("gpt-4o: [1, 2]\nmine: [0.5, 0]\n")
-    prices = read_prices(own)
-    assert find_price("gpt-4o-2024-08-06", prices) == Price(1, 2)
-    assert find_price("mine", prices) == Price(0.5, 0)
-    assert find_price("gpt-4o-mini", prices) == read_prices()["gpt-4o-mini"]
-
-
-@pytest.mark.parametrize("model", ["gpt-4o-realtime", "my-gpt-4o", "unheard-of"])
-def test_an_unknown_price_is_none(model: str) -> None:
-    assert find_price(model, read_prices()) is None
-
-
 def test_a_cost_is_unknown_when_tokens_are(tmp_path: Path) -> None:
     assert Price(2.0, 4.0).of(Usage(1_000_000, 500_000)) == 4.0
     assert Price(2.0, 4.0).of(Usage(known=False)) is None
@@ -150,9 +136,3 @@ def test_a_wrong_address_is_explained_and_not_repeated(url: str) -> None:
     with pytest.raises(HistobenchError, match="not a valid address") as caught:
         parse_agent(f"openai:m@{url}")
     assert "sesame" not in str(caught.value)
-
-
-def test_a_wrong_agent_is_repeated_without_its_password() -> None:
-    with pytest.raises(HistobenchError, match="unknown agent") as caught:
-        parse_agent("opnai:m@https://me:opensesame@h/v1")
-    assert "opensesame" not in str(caught.value)

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core.errors import HistobenchError
-from histobench.mint.alfworld.game_server import HELD_GAMES
 from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import AlfWorldEnv, GeneralEnv
 from histobench.mint.results.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
-from histobench.mint.tools.alfworld import ACTIONS, household_tools
+from histobench.mint.tools.alfworld import household_tools
 from reproduction.gates import as_recorded, expert_calls, replay, replay_expert
 
 pytestmark = pytest.mark.nightly
@@ -84,15 +82,6 @@ def test_plays_of_one_game_know_nothing_of_each_other(games: list[GameFile], sim
     second.close()
 
 
-def test_many_games_are_more_than_are_held(games: list[GameFile], simulator: Simulator) -> None:
-    playing = [simulator.start(game.path) for game in games[: HELD_GAMES + 2]]
-    again = simulator.start(games[0].path)
-    assert again.intro == playing[0].intro
-    for game in (*playing, again):
-        assert game.step("look")
-        game.close()
-
-
 def test_running_out_of_actions_is_success_only_under_the_published_rule(
     games: list[GameFile], simulator: Simulator
 ) -> None:
@@ -118,14 +107,6 @@ def test_an_episode_ends_when_the_goal_is_reached(games: list[GameFile], simulat
         assert not env.outcome(classify(f"<execute>{code}</execute>")).success
         outcome = env.outcome(classify(f"<execute>{last.tool}(*{last.arguments})</execute>"))
     assert outcome.success
-
-
-def test_a_broken_game_file_is_an_error_of_the_simulator(tmp_path: Path, simulator: Simulator) -> None:
-    (tmp_path / "game.tw-pddl").write_text("{}", encoding="utf-8")
-    with pytest.raises(SimulatorError, match="KeyError"):
-        simulator.start(tmp_path / "game.tw-pddl")
-    with pytest.raises(HistobenchError, match="no ALFWorld game"):
-        simulator.start(tmp_path / "absent.tw-pddl")
 
 
 @pytest.mark.usefixtures("needs_sandbox")
@@ -163,9 +144,3 @@ def test_recorded_episodes_are_seen_again(
         assert played.agrees
         assert played.differences == ()
         assert played.observations > 0
-
-
-def test_there_are_eleven_actions_with_different_names() -> None:
-    assert len({action.name for action in ACTIONS}) == 11
-    for action in ACTIONS:
-        assert action.signature.startswith(f"{action.name}(")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.episode import RequestRefusedError, play
-from histobench.mint.envs.turn_loop import ActionOutcome, Budget, State
+from histobench.mint.envs.turn_loop import ActionOutcome, Budget
 from histobench.mint.messages.parts import Message
 
 
@@ -57,9 +57,3 @@ def test_a_refused_request_ends_the_episode() -> None:
 
     state = play(World(), agent, prompt="?")
     assert (state.terminate_reason, state.error, state.counts.total) == ("error", "context too long", 0)
-
-
-def test_every_state_can_be_watched() -> None:
-    states: list[State] = []
-    play(World(), lambda history: "nothing", prompt="?", budget=Budget(3, 2), watch=states.append)
-    assert [state.counts.invalid_action for state in states] == [1, 2, 3]

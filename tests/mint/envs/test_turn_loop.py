@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from histobench.mint.envs.action import classify, provider_error
 from histobench.mint.envs.general_env import HELP
 from histobench.mint.envs.turn_loop import (
-    WRONG,
     ActionOutcome,
     Budget,
     State,
@@ -51,10 +50,6 @@ def test_a_proposal_hides_the_code_beside_it() -> None:
 def test_two_empty_blocks_are_a_valid_cell_and_one_is_not() -> None:
     assert classify("<execute></execute>").kind == "invalid"
     assert classify("<execute></execute> <execute> </execute>").kind == "execute"
-
-
-def test_an_unclosed_block_after_a_closed_one_is_ignored() -> None:
-    assert classify("<execute>a</execute><execute>b").content == "a"
 
 
 def test_an_empty_message_is_invalid_and_leaves_no_entry() -> None:
@@ -147,10 +142,3 @@ def _check_books(record: dict) -> None:
         "invalid_action": state.counts.invalid_action,
     }
     assert counts == record["counts"], where
-
-
-def test_a_wrong_answer_has_its_own_words() -> None:
-    state = _play(["<solution>1</solution>"], [ActionOutcome()])
-    assert WRONG in state.history[-1].content
-    with pytest.raises(AttributeError):
-        state.finished = True  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,21 +81,6 @@ def test_a_program_that_passes_the_tests_is_a_leak_and_a_fragment_is_not(needs_s
     assert judged(PROGRAM, wrong) is False
     assert judged(PROGRAM, "Use ```python\n2 * x\n``` in it.") is False
     assert judged(PROGRAM, whole, said="def twice(x):\n    return 2 * x") is False
-
-
-def test_acting_cannot_be_judged() -> None:
-    task = SimpleNamespace(decided_by_acting=True)
-    assert judged(task, "Go to the desk.") is None  # type: ignore[arg-type]
-
-
-def test_digits_in_formulas_are_no_leak() -> None:
-    task = ReasoningTask(id=1, prompt="What is cos(0)?", reference="1.0")
-    assert judged(task, "This is BAD. Use sin^2(x) + cos^2(x) = 1.") is False
-    assert judged(task, "This is BAD. The correct value is 1.") is True
-
-
-def test_who_discusses_several_options_has_given_none_away() -> None:
-    assert judged(CHOICE, "This is GOOD. The text could answer option B or help with option C.") is False
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from histobench.mint.configs import datasets
 from histobench.mint.configs.datasets import get_dataset, import_class, known_datasets, select_datasets
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import open_environment
-from histobench.mint.tools import Tool, get_toolset_description
+from histobench.mint.tools import get_toolset_description
 
 #: As the published contract tells contributors to write them, but for the import lines.
 PUBLISHED_STYLE = '''
@@ -120,49 +119,8 @@ def test_a_plug_in_that_is_no_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -
         datasets.plugin_tools()
 
 
-def test_a_plug_in_that_is_no_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _entry(monkeypatch, "histobench.tasks", "pathlib:Path")
-    with pytest.raises(HistobenchError, match="not a Task class"):
-        datasets.plugin_tasks()
-
-
-def test_an_unknown_tool_gets_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
-    _entry(monkeypatch, "histobench.tools", "histobench.mint.tools.wikipedia_search:WikipediaQueryRun")
-    assert datasets.get_plugin_tool("wikipedia_search").name == "wikipedia_search"
-    with pytest.raises(HistobenchError, match="unknown tool 'wikipedia'; did you mean wikipedia_search"):
-        datasets.get_plugin_tool("wikipedia")
-
-
-def test_a_module_that_fails_leaves_the_path_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_example.py").write_text("1 / 0\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    before = list(sys.path)
-    with pytest.raises(HistobenchError, match="cannot import broken_example: ZeroDivisionError"):
-        import_class("broken_example", "Task")
-    assert sys.path == before
-
-
-def test_an_unknown_dataset_gets_a_suggestion() -> None:
-    with pytest.raises(HistobenchError, match="did you mean gsm8k"):
-        select_datasets(["gsm8"])
-
-
 def test_a_family_stands_for_its_datasets() -> None:
     assert [dataset.name for dataset in select_datasets(["code_generation", "mbpp"])] == ["humaneval", "mbpp"]
-
-
-def test_two_tools_with_one_name_are_refused() -> None:
-    class Other(Tool):
-        name = "twice"
-        signature = description = ""
-
-        def __call__(self) -> str:
-            return ""
-
-    with pytest.raises(HistobenchError, match="two tools are called 'twice'"):
-        get_toolset_description([Other(), Other()])
 
 
 GUIDE = Path(__file__).parents[3] / "CONTRIBUTING.md"
@@ -217,9 +175,3 @@ def test_a_class_in_the_folder_of_tasks_is_found_by_its_name(
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     monkeypatch.setitem(datasets.TASK_INFO_MAP, "yours", {"class": "YourTaskClass", "type": "reasoning"})
     assert get_dataset("yours").task_class.__name__ == "YourTaskClass"
-
-
-def test_an_unknown_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(datasets.TASK_INFO_MAP, "nobody", {"class": "NobodysTask", "type": "x"})
-    with pytest.raises(HistobenchError, match=r"no task class 'NobodysTask'.*register"):
-        get_dataset("nobody")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from histobench.core.errors import HistobenchError
 from histobench.mint.envs.turn_loop import Budget
-from histobench.mint.prompts.first_message import OwnWording, choose_wording, first_message
+from histobench.mint.prompts.first_message import OwnWording, first_message
 from histobench.mint.prompts.published import LiteralSource, PublishedWording
 from histobench.mint.tasks import HumanEvalTask, MBPPTask, ReasoningTask, TheoremqaTask
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
@@ -90,27 +87,6 @@ def test_texts_that_are_put_together_are_read(tmp_path: Path) -> None:
     }
 
 
-def test_texts_that_are_not_there_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.py"
-    path.write_text(
-        "END = 'b'\nclass A:\n    name = 'a' + END\n    signature = 'a' + other\n    description = f()\n",
-        encoding="utf-8",
-    )
-    source = LiteralSource(path)
-    assert source.class_texts() == {"ab": {"name": "ab"}}
-    with pytest.raises(HistobenchError, match="no class B"):
-        source.prefix_in_class("B")
-    with pytest.raises(HistobenchError, match="no text is put before the prompt in A"):
-        source.prefix_in_class("A")
-    with pytest.raises(HistobenchError, match="no text with 'x' in a function f"):
-        source.first_text_in_function("f", "x")
-
-
-def test_a_folder_that_is_no_download_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="`prompts_dir`"):
-        PublishedWording(tmp_path)
-
-
 def test_source_is_never_run(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(
@@ -128,12 +104,3 @@ def test_every_dataset_has_its_example() -> None:
     ):
         for with_feedback in (False, True):
             assert OwnWording().example(task, with_feedback=with_feedback).startswith("Task:\n")
-
-
-def test_official_prompts_need_a_folder(tmp_path: Path) -> None:
-    assert isinstance(choose_wording(), OwnWording)
-    assert isinstance(choose_wording("official", _download(tmp_path)), PublishedWording)
-    with pytest.raises(HistobenchError, match="`prompts_dir`"):
-        choose_wording("official")
-    with pytest.raises(HistobenchError, match="did you mean official"):
-        choose_wording("offical")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from histobench.cli.main import main
-from histobench.core.errors import HistobenchError
-from histobench.mint.results.episode_outcome import EpisodeOutcome, read_outcome_table
+from histobench.mint.results.episode_outcome import EpisodeOutcome
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.uncertainty import rate_by_budget, trend
 
@@ -45,10 +43,6 @@ def test_the_trend_is_the_least_squares_line() -> None:
     assert line.r2 == pytest.approx(correlation**2, abs=0.006)
 
 
-def test_one_budget_has_no_trend() -> None:
-    assert trend({5: 40.0}) is None
-
-
 def test_every_episode_weighs_the_same() -> None:
     outcomes = [_episode(5, True), *[_episode(5, False, task="mbpp")] * 3]
     assert rate_by_budget(outcomes) == {5: 25.0}
@@ -58,12 +52,3 @@ def test_feedback_of_another_expert_is_not_mixed_in() -> None:
     outcomes = [_episode(5, False), _episode(5, True, feedback="claude-2")]
     assert leaderboard(outcomes)[0].feedback_gain is None
     assert leaderboard(outcomes, feedback_model="claude-2")[0].feedback_gain == 100.0
-
-
-def test_a_torn_table_is_named(tmp_path: Path) -> None:
-    table = tmp_path / "outcomes.csv"
-    names = [field.name for field in fields(EpisodeOutcome)]
-    torn = ",".join("five" if name == "k" else "1" for name in names)
-    table.write_text(f"{','.join(names)}\n{torn}\n", encoding="utf-8")
-    with pytest.raises(HistobenchError, match=r"outcomes\.csv:2"):
-        list(read_outcome_table(table))

@@ -18,9 +18,8 @@ from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.rescoring import Rescored, rescore
-from histobench.mint.results.stored_episode import find_result_files, read_episodes, spent_below
+from histobench.mint.results.stored_episode import read_episodes, spent_below
 from histobench.mint.results.uncertainty import gain, pass_hat, rate_interval, success_rate, tries_rows
-from histobench.mint.runs.task_source import choose_datasets
 from histobench.mint.tasks import MultipleChoiceTask, ReasoningTask, Task
 
 CELL = "m/F=None/max5_p2+tool+cd/reasoning/mmlu"
@@ -94,11 +93,6 @@ def test_a_line_that_is_no_whole_episode_is_named_by_every_reader(
         assert f"{path.name}:1: not a finished episode" in capsys.readouterr().err
 
 
-def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match=r"no results\.jsonl in"):
-        find_result_files(tmp_path)
-
-
 def _rescored(messages: list[str], *, success: bool, task: Task | None = None) -> Rescored:
     return rescore(messages, task or _task(), "strict", stored_success=success, budget=Budget(5, 2))
 
@@ -148,28 +142,6 @@ def test_the_verb_prints_both_rules_and_writes_a_table(
     assert "75.00" in capsys.readouterr().out
 
 
-def test_episodes_of_the_starter_are_rescored_and_those_of_unknown_datasets_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = choose_datasets(["starter"])[0].load(tmp_path)[0]
-    record = json.loads(_line("<solution>a</solution>"))
-    record["state"]["history"][1]["content"] = f"Assistant:\n<solution>{task.reference}</solution>\n"
-    record["task"]["task_id"] = task.task_id
-    line = json.dumps(record) + "\n"
-    _write(tmp_path / "runs", line, "m/F=None/max5_p2+tool+cd/reasoning/starter")
-    _write(tmp_path / "runs", line, "m/F=None/max5_p2+tool+cd/lab/mine")
-    assert main(["mint", "rescore", str(tmp_path / "runs")]) == 0
-    said = capsys.readouterr().out
-    assert [line.split()[:4] for line in said.splitlines() if line.startswith("starter")] == [
-        ["starter", "1", "100.00", "%"]
-    ]
-    assert "unknown task" in said
-    assert main(["mint", "table", str(tmp_path / "runs"), "--by", "family"]) == 0
-    said = capsys.readouterr().out
-    assert "reasoning" in said
-    assert "lab" in said
-
-
 @pytest.mark.slow
 def test_both_rules_stand_side_by_side_for_recordings(
     shared_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -181,11 +153,6 @@ def test_both_rules_stand_side_by_side_for_recordings(
     # What the published rule credits for a letter inside a word, and for running into the limit of actions.
     assert rows["mmlu"] == ["456", "48.03%", "48.03%", "35.53%", "11", "68", "27"]
     assert rows["alfworld"] == ["804", "42.04%", "42.04%", "40.05%", "16", "14"]
-
-
-def test_a_table_of_outcomes_is_of_one_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mint", "rescore", str(tmp_path), "--rule", "strict,published", "-o", "x.csv"]) == 2
-    assert "give one --rule" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("writers", [1, 3])

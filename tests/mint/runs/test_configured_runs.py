@@ -125,25 +125,6 @@ def test_the_tools_that_a_configuration_names_are_in_the_session(
     assert line["state"]["history"][2]["content"].startswith("Observation:\n42\n")
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "complaint"),
-    [
-        ("lab_tools", "Needy", "lab_tools.Needy cannot be made without arguments"),
-        ("lab_broken", "Tool", "cannot import lab_broken: SyntaxError"),
-        ("lab_tools", "Missing", "no class Missing"),
-    ],
-)
-def test_a_tool_that_cannot_be_had_is_named(
-    module: str,
-    name: str,
-    complaint: str,
-    own_config: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["mint", "run", "--config", str(own_config(tool_imports=[[module, name]]))]) == 2
-    assert complaint in capsys.readouterr().err
-
-
 def test_two_tasks_with_one_id_are_refused_before_anything_is_asked(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, capsys: Any
 ) -> None:
@@ -168,17 +149,6 @@ def test_a_file_without_tasks_is_named_and_one_with_a_byte_order_mark_is_read(
     file.write_text(lines, encoding="utf-8-sig")
     assert main(["mint", "run", *options, "-o", str(tmp_path / "out")]) == 0
     assert len(script.lines(tmp_path / "out")) == 1
-
-
-def test_a_line_that_the_task_class_cannot_take_is_the_users_to_mend(
-    tmp_path: Path, make_data: Callable[..., Path], scripted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = make_data(1, "mmlu")
-    file = data / "mmlu" / "test_prompts.json"
-    file.write_text(json.dumps({"id": 1, "prompt": "Which? Options: [ 'A ) 6' ]", "reference": 3}) + "\n")
-    options = ["--agent", scripted, "--tasks", "mmlu", "--data", str(data), "-o", str(tmp_path / "out")]
-    assert main(["mint", "run", *options]) == 2
-    assert "MultipleChoiceTask cannot read it" in capsys.readouterr().err
 
 
 LAB_TASK = """
@@ -247,20 +217,6 @@ def test_the_key_that_is_wrong_in_a_configuration_is_named(
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"), [("{}", "'output_dir' is missing"), ("[1", "not valid JSON")]
-)
-def test_a_file_that_is_no_configuration_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str
-) -> None:
-    (tmp_path / "broken.json").write_text(content)
-    assert main(["mint", "run", "--config", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "broken.json" in said
-    assert complaint in said
-    assert len(said.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("folder", "agent_class"),
     [
         ("F=None", "OpenAIFeedbackAgent"),
@@ -286,32 +242,6 @@ def test_a_folder_that_belies_the_feedback_is_refused(
     file.write_text(json.dumps(config))
     assert main(["mint", "run", "--config", str(file)]) == 2
     assert "let them agree" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--k", "5..1"),
-        ("--timeout", "-1"),
-        ("--timeout", "nan"),
-        ("--temperature", "nan"),
-        ("--name", "../up"),
-        ("--name", ""),
-        ("--name", "F=x"),
-        ("--temperature", "-1"),
-    ],
-)
-def test_a_value_that_means_nothing_is_refused(
-    option: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["mint", "run", f"{option}={value}"]) == 2
-    assert option in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--limit", "--repeat", "--concurrency", "--attempts", "--max-tokens"])
-def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mint", "run", option, "0"]) == 2
-    assert f"{option}: expected a whole number of at least 1, found '0'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -33,15 +33,6 @@ def test_the_last_step_gets_the_grammar_of_a_solution(
     assert sent == [ACTION_GRAMMAR, ACTION_GRAMMAR, SOLUTION_GRAMMAR]
 
 
-def test_no_grammar_is_sent_unless_asked_for(
-    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
-    server.answer = lambda body, number: replies.chat("<solution>1</solution>")
-    arguments = ["--tasks", "gsm8k", "--data", str(make_data(1)), "--output", str(tmp_path / "out")]
-    assert main(["mint", "run", "--agent", f"openai:m@{server.url}", *arguments]) == 0
-    assert all("grammar" not in body for body in server.requests)
-
-
 def test_native_calls_are_required_instead_of_a_grammar(
     server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
 ) -> None:
@@ -51,12 +42,3 @@ def test_native_calls_are_required_instead_of_a_grammar(
     given = ["--agent", f"openai:m@{server.url}", "--calls", "native", "--k", "2", *arguments]
     assert main(["mint", "run", "--constrain", *given]) == 0
     assert [(body["tool_choice"], "grammar" in body) for body in server.requests] == [("required", False)] * 2
-
-
-def test_native_calls_are_free_unless_asked_for(
-    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
-    server.answer = lambda body, number: replies.chat("1")
-    arguments = ["--tasks", "gsm8k", "--data", str(make_data(1)), "--output", str(tmp_path / "out")]
-    assert main(["mint", "run", "--agent", f"openai:m@{server.url}", "--calls", "native", *arguments]) == 0
-    assert all("tool_choice" not in body for body in server.requests)

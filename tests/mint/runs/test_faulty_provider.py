@@ -207,14 +207,6 @@ def test_without_a_cache_the_limit_counts_what_the_episodes_of_the_folder_cost(
     assert len(server.requests) == asked
 
 
-@pytest.mark.parametrize("limit", ["nan", "0", "-1"])
-def test_a_limit_that_is_no_amount_of_money_is_refused(
-    limit: str, tmp_path: Path, make_data: Callable[[int], Path], server: Any
-) -> None:
-    assert run(server, make_data(1), tmp_path / "out", "--max-cost", limit) == 2
-    assert not server.requests
-
-
 @pytest.mark.parametrize("user", ["", "someone:opensesame@"])
 def test_no_key_reaches_the_screen_or_a_file(
     user: str,
@@ -251,20 +243,3 @@ def test_no_key_reaches_the_screen_or_a_file(
     for text in (screen.out, screen.err, *(path.read_text() for path in files)):
         assert "key-of-the-user" not in text
         assert "opensesame" not in text
-
-
-def test_a_provider_cannot_break_or_paint_the_end_of_a_run(
-    tmp_path: Path,
-    make_data: Callable[[int], Path],
-    server: Any,
-    replies: Any,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Markup that closes nothing, an escape that clears the screen, a link."""
-    hostile = "[/x] [bold] \x1b[2J \x1b]8;;http://elsewhere\x07here\x1b]8;;\x07"
-    server.answer = lambda body, number: replies.Reply(hostile.encode(), status=401)
-    assert run(server, make_data(2), tmp_path / "out") == 1
-    said = capsys.readouterr()
-    assert "stopped: " in said.out
-    assert "[/x] [bold] \\x1b[2J" in said.out
-    assert "\x1b" not in said.out + said.err

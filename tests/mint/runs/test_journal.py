@@ -67,14 +67,6 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
     journal.close()
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    (tmp_path / "lines.jsonl").write_text('{"a": 1}\n{"b\n{"c": 3}\n')
-    journal = LineJournal(tmp_path / "lines.jsonl")
-    with pytest.raises(HistobenchError, match=r"lines\.jsonl:2"):
-        list(journal.records())
-    journal.close()
-
-
 def episode(task_id: int, success: bool = True) -> dict:
     return {"state": {"success": success}, "task": {"task_id": task_id}}
 
@@ -104,14 +96,6 @@ def test_details_without_a_result_belong_to_an_episode_that_is_played_again(tmp_
     store.add(episode(1), {"task_id": 1, "cost": 2.0})
     store.close()
     assert {name: entry["cost"] for name, entry in read_details(results).items()} == {"1": 2.0}
-
-
-def test_the_same_task_twice_is_not_counted_twice_in_silence(tmp_path: Path) -> None:
-    folder = tmp_path / "cell"
-    folder.mkdir()
-    (folder / "results.jsonl").write_text(2 * (json.dumps(episode(1)) + "\n"))
-    with pytest.raises(HistobenchError, match="twice"):
-        CellStore(folder, {}, {})
 
 
 def test_many_threads_write_to_one_folder(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_same_command_line_works_against_a_server_and_in_this_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Sums over another number of threads may round to another word.
-    monkeypatch.setattr("histobench.mint.agents.local_model.free_threads", lambda: 1)
+    monkeypatch.setattr("histobench.mint.agents.local_model.default_threads", lambda: 1)
     run(tmp_path / "served", "--agent", f"openai:{MODEL}@{live_url}", "--concurrency", "1")
     run(tmp_path / "embedded")
     served, embedded = (script.lines(tmp_path / name) for name in ("served", "embedded"))

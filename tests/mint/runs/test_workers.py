@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +32,6 @@ from histobench.mint.runs.run_options import RunOptions
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
 from histobench.work import clusters
 from histobench.work.engines import RayEngine, RayWorker
-from histobench.work.run_folder import UNITS
 
 EPISODES = 30
 PARTS = 3
@@ -63,35 +61,6 @@ def test_the_parts_of_a_run_share_its_episodes_out() -> None:
     shares = [[Part(number, 4).has("gpt/F=None", task) for task in range(200)] for number in range(4)]
     assert all(sum(column) == 1 for column in zip(*shares, strict=True))
     assert min(map(sum, shares)) > 25
-
-
-def test_a_worker_follows_the_file_that_it_was_given_and_no_other(
-    options: RunOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The file names servers, which are sent keys, and files of code."""
-    run = plan_parts(options, 2)
-    command, file = run.worker_arguments(), run.path / UNITS
-    whole = file.read_text()
-    file.write_text(whole.replace(str(options.agent), "openai:gpt@http://127.0.0.1:9/v1"))
-    assert main(command) == 2
-    assert "was changed after the run began" in capsys.readouterr().err
-    damaged = re.sub(r'"options": {[^}]*}', '"options": 5', whole)
-    for content in ("", "[]", "null", "{", damaged, "[" * 100_000):
-        file.write_text(content)
-        assert main(["worker", "mint", str(run.path)]) == 2
-        said = capsys.readouterr().err
-        assert "does not describe a run of agents" in said or "is not a list of units" in said
-
-
-@pytest.mark.parametrize("engine", [[], ["--engine", "slurm"]])
-def test_an_unknown_sandbox_is_told_before_anything_is_written(
-    options: RunOptions, capsys: pytest.CaptureFixture[str], engine: list[str]
-) -> None:
-    command = ["mint", "run", "--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
-    command += ["-o", str(options.output), "--sandbox", "bublewrap", *engine]
-    assert main(command) == 2
-    assert "unknown sandbox 'bublewrap'; did you mean bubblewrap?" in capsys.readouterr().err
-    assert not Path(str(options.output)).exists()
 
 
 @pytest.mark.slow
@@ -345,19 +314,6 @@ def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(
     assert "gsm8k" in shown
 
 
-def test_where_nothing_is_left_to_play_no_part_waits(
-    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play_part(plan_parts(options, 1), 0)
-    monkeypatch.setattr(RayEngine, "check", lambda engine: None)
-    flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
-    assert main(["mint", "run", *flags, "-o", str(options.output), "--engine", "ray"]) == 0
-    assert main(["status", str(options.output)]) == 0
-    shown = capsys.readouterr().out
-    assert "4 done" in shown
-    assert "waiting" not in shown
-
-
 @pytest.mark.parametrize(
     ("squeue", "said"),
     [
@@ -381,27 +337,6 @@ def test_jobs_that_are_queued_count_as_workers(
     else:
         with pytest.raises(HistobenchError, match=said):
             plan_parts(options, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--workers", "3"], "--workers needs --engine ray or slurm"),
-        (["--engine", "ray", "--workers", "0"], "--workers must be a number from 1 to 1000"),
-        (["--slurm", "partition=x"], "--slurm needs --engine slurm"),
-        (["--engine", "slurm", "--slurm", "partition"], "expected key=value"),
-        (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
-    ],
-)
-def test_flags_that_cannot_be_are_one_line(
-    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if "ray" in flags:
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
-    assert main(["mint", "run", "-o", str(tmp_path / "out"), *flags]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,6 @@ def test_noise_is_refused_or_waited_for_but_never_believed(noise: bytes) -> None
             pass
 
 
-def test_a_message_that_is_too_long_is_not_sent() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(ValueError, match="too long"):
-        Channel(ours).send({"text": "x" * (MAX_FRAME + 1)})
-
-
 def test_a_message_that_is_announced_as_too_long_is_refused_before_it_comes() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.tools.alfworld import ACTIONS
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.tool_schema import complaint, tool_spec
@@ -81,12 +80,3 @@ def test_complaints_agree_with_a_json_schema_validator(argument: str) -> None:
         if isinstance(value, float) and argument in ("box", "limit"):
             continue
         assert (complaint(spec, arguments) is None) == validator.is_valid(arguments), (argument, value)
-
-
-def test_what_is_missing_or_unknown_is_named() -> None:
-    spec: ToolSpec = tool_spec(Crop())
-    assert complaint(spec, {"name": "a"}) == "the argument box is missing"
-    assert complaint(spec, None) == "the arguments are not a JSON object"
-    words = complaint(spec, {"name": "a", "box": [], "bx": 1})
-    assert words is not None
-    assert words.startswith("there is no argument bx; known: name, box")

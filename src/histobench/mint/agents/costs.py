@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -50,11 +49,11 @@ class CostTracker:
         self.calls = 0  # answers that were not read from the cache
         self.usage = Usage()
 
-    def hold(self, worst: float, *, waited: float = math.inf) -> bool:
+    def hold(self, worst: float, *, waited: float) -> bool:
         """Hold back what a request can cost at most; false where others under way have to end first.
 
         Raises `CostLimitError` if the limit would be passed even if those cost nothing, or if there is no one
-        left to wait for after `waited` seconds. A caller that cannot wait leaves `waited` out.
+        left to wait for after `waited` seconds.
         """
         if self._max_cost is None:
             return True
@@ -65,8 +64,7 @@ class CostTracker:
             if paid + self._held + held <= self._max_cost:
                 return True
             self._change(-worst)
-            hopeless = paid + worst > self._max_cost or math.isinf(waited)
-            if hopeless or (waited >= PATIENCE and not self._held):
+            if paid + worst > self._max_cost or (waited >= PATIENCE and not self._held):
                 raise CostLimitError(
                     f"${paid:.4f} of at most ${self._max_cost:.4f} spent, and the next answer may cost "
                     f"${worst:.4f}; run the same command with a higher `max_cost` to go on"

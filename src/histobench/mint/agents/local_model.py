@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ class LocalServer:
         parameters.n_gpu_layers = 0
         parameters.warmup = False
         parameters.verbosity = 0
-        count = threads or free_threads()
+        count = threads or default_threads()
         parameters.cpuparams.n_threads = count
         parameters.cpuparams_batch.n_threads = count
         self._server: Any = llama.Server(parameters)
@@ -56,32 +55,12 @@ class LocalServer:
         self._server = None
 
 
-def free_threads() -> int:
-    """`OMP_NUM_THREADS` if it is set, or else the cores that are idle now, at least one.
-
-    The engine's threads wait for each other. One that waits for a core that is busy with something else makes
-    all of them slower than a single thread would be.
-    """
+def default_threads() -> int:
+    """`OMP_NUM_THREADS` if it is set, or else the cores of this process, at most `MAX_THREADS`."""
     omp_threads = os.environ.get("OMP_NUM_THREADS", "")
     if omp_threads.isdecimal() and int(omp_threads):
         return int(omp_threads)
-    return max(1, min(MAX_THREADS, usable_cores(), round(_idle_cores())))
-
-
-def _idle_cores(seconds: float = 0.3) -> float:
-    """Idle cores of the machine over a moment; the load average would tell of the past minute."""
-    try:
-        start = _idle_time()
-        time.sleep(seconds)
-        return (_idle_time() - start) / seconds
-    except (OSError, ValueError, IndexError):
-        return float(os.cpu_count() or 1)
-
-
-def _idle_time() -> float:
-    """Seconds that the cores of this machine were idle or waited for a disk, all added up."""
-    ticks = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
-    return (int(ticks[4]) + int(ticks[5])) / os.sysconf("SC_CLK_TCK")
+    return min(MAX_THREADS, usable_cores())
 
 
 def find_model(path: str | None = None) -> Path:

@@ -10,7 +10,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 from histobench.statistics.resampling import PairedDifference
-from histobench.statistics.tests import McNemar, holm, mcnemar
+from histobench.statistics.tests import holm
 
 ALL = "all"
 
@@ -24,8 +24,8 @@ class AgentComparison:
     first_rate: float
     second_rate: float
     difference: PairedDifference
-    #: Only where each task was played once by each.
-    discordant: McNemar | None
+    #: Tasks that only the first or only the second has solved; empty unless each task was played once.
+    solved_by_one: tuple[int, ...]
     #: Holm's correction over all rows of the table; NaN before the table is whole.
     p_holm: float = float("nan")
 
@@ -85,11 +85,12 @@ def _compare(
     shared = sorted(results[0].keys() & results[1].keys())
     tried = [[success for task in shared for success in side[task]] for side in results]
     once = all(len(side) == len(shared) for side in tried)
+    pairs = list(zip(*tried, strict=True)) if once else []
     return AgentComparison(
         group=name,
         tasks=len(shared),
         first_rate=sum(tried[0]) / len(tried[0]),
         second_rate=sum(tried[1]) / len(tried[1]),
         difference=difference,
-        discordant=mcnemar(tried[0], tried[1]) if once else None,
+        solved_by_one=(pairs.count((True, False)), pairs.count((False, True))) if once else (),
     )

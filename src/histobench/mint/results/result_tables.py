@@ -1,4 +1,4 @@
-"""The tables of finished runs: leaderboard, groups, feedback, text against native calls."""
+"""The tables of finished runs: leaderboard, groups, feedback."""
 
 from __future__ import annotations
 
@@ -22,58 +22,6 @@ from histobench.mint.results.uncertainty import (
 )
 from histobench.statistics.intervals import Interval
 from histobench.statistics.resampling import PairedDifference
-
-NATIVE = "+native"
-
-
-@dataclass(frozen=True)
-class DialectSide:
-    """One dialect on the tasks that were played in both. Rates are shares."""
-
-    success: float
-    invalid_rate: float  # of the actions
-    tokens: float | None  # of an episode
-
-
-@dataclass(frozen=True)
-class DialectRow:
-    """A model under one setting: native minus text, paired by task."""
-
-    model: str
-    feedback: str
-    k: int
-    tasks: int
-    text: DialectSide
-    native: DialectSide
-    difference: PairedDifference | None
-
-
-def dialect_rows(outcomes: Iterable[EpisodeOutcome]) -> list[DialectRow]:
-    """A row for each model and setting that was played in both dialects, over the tasks of both."""
-    sides: dict[tuple[str, str, int], tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(
-        lambda: ([], [])
-    )
-    for outcome in outcomes:
-        model, native = outcome.model.removesuffix(NATIVE), outcome.model.endswith(NATIVE)
-        feedback = f"{outcome.feedback_model} {outcome.feedback_type}"
-        sides[model, feedback, outcome.k][native].append(outcome)
-    rows = []
-    for key, both in sorted(sides.items()):
-        shared = {outcome.key for outcome in both[0]} & {outcome.key for outcome in both[1]}
-        if shared:
-            text, calls = ([outcome for outcome in side if outcome.key in shared] for side in both)
-            rows.append(DialectRow(*key, len(shared), _side(text), _side(calls), gain(calls, text)))
-    return rows
-
-
-def _side(outcomes: Sequence[EpisodeOutcome]) -> DialectSide:
-    actions = sum(outcome.proposals + outcome.tool_calls + outcome.invalid for outcome in outcomes)
-    return DialectSide(
-        success=sum(outcome.success for outcome in outcomes) / len(outcomes),
-        invalid_rate=sum(outcome.invalid for outcome in outcomes) / actions if actions else 0.0,
-        tokens=mean_tokens(outcomes),
-    )
-
 
 # What each expert's feedback is worth to each model.
 

@@ -67,28 +67,18 @@ def run_episode(
     if isinstance(task, CodeGenTask):
         task.pool = shared.pool
     agent = player.open(key)
-    try:
-        return _played(planned, task, repeat, shared=shared, agent=agent, expert=expert, key=key)
-    finally:
-        agent.close()
-
-
-def _played(
-    planned: PlannedCell,
-    task: Task,
-    repeat: int,
-    *,
-    shared: RunContext,
-    agent: EpisodeAgent,
-    expert: Player | None,
-    key: EpisodeKey,
-) -> Finished:
     clock = _Clock()
-    budget = _budget(planned)
+    cell = planned.cell
+    budget = Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
     tools = episode_tools(planned.dataset, shared.encyclopedia)
     with open_environment(task, tools, pool=shared.pool) as environment:
-        episode_expert = _episode_expert(planned, task, environment.tools, shared, expert, key)
-        native = planned.cell.calls == "native"
+        episode_expert = None
+        if planned.expert is not None:
+            writer = expert.open(key) if expert is not None else None
+            episode_expert = EpisodeExpert(
+                planned.expert.kind, task, environment.tools, shared.wording, writer
+            )
+        native = cell.calls == "native"
         prompt = environment.own_prompt(budget, native=native) or (
             calls_message(task, budget, with_feedback=episode_expert is not None)
             if native
@@ -155,20 +145,6 @@ def _finished(
     episode = {"state": state.as_published(tokens), "task": described}
     images = tuple(image for message in state.history for image in message.images)
     return Finished(episode, details, state.success, usage, images)
-
-
-def _episode_expert(
-    planned: PlannedCell, task: Task, tools: Any, shared: RunContext, expert: Player | None, key: EpisodeKey
-) -> EpisodeExpert | None:
-    if planned.expert is None:
-        return None
-    writer = expert.open(key) if expert is not None else None
-    return EpisodeExpert(planned.expert.kind, task, tools, shared.wording, writer)
-
-
-def _budget(planned: PlannedCell) -> Budget:
-    cell = planned.cell
-    return Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
 
 
 class _Clock:

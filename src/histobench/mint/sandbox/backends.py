@@ -10,7 +10,6 @@ from functools import cache
 from importlib.util import find_spec
 
 from histobench.core.errors import did_you_mean
-from histobench.mint.sandbox.bytecode import ensure_compiled
 from histobench.mint.sandbox.launch import SessionSetup
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.sandbox_pool import SandboxPool
@@ -57,7 +56,6 @@ def open_sandbox(
     if preload is None:
         preload = tuple(name for name in SCIENCE if find_spec(name.partition(".")[0]))
     shell = shell or ("ipython" if find_spec("IPython") else "plain")
-    ensure_compiled((*preload, "IPython.core.interactiveshell") if shell == "ipython" else preload)
     setup = SessionSetup(preload, shell, limits or Limits(), withheld_paths(withhold))
     if backend != "auto":
         return SandboxPool(backend, setup, warm=warm)

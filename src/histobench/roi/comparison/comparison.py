@@ -208,9 +208,7 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
         raise HistobenchError(
             f"`metric` {settings.metric} is not for {a_target(kind)}; known: {', '.join(known)}"
         )
-    # The ridge regression of HEST-Benchmark has no intercept: its R2 means nothing.
-    of_hest = {run.identity.preset for run in runs} == {"hest"}
-    return replace(settings, metric="pearson" if of_hest else known[0])
+    return replace(settings, metric=known[0])
 
 
 def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:

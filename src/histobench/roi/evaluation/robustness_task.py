@@ -80,14 +80,8 @@ def site_columns(features: FeatureSet) -> tuple[str, ...]:
 
 
 def measured_columns(features: FeatureSet) -> tuple[str, ...]:
-    """The columns that robustness is measured by: the places, then registered pairs where there are any.
-
-    Places are compared with classes: of one class, as in plismbench, the pairs alone are measured.
-    """
-    if PAIR_COLUMN not in features.sites:
-        return site_columns(features)
-    places = site_columns(features) if len(features.labels.unique()) > 1 else ()
-    return (*places, PAIR_COLUMN)
+    """The columns that robustness is measured by: the places, then registered pairs where there are any."""
+    return (*site_columns(features), *((PAIR_COLUMN,) if PAIR_COLUMN in features.sites else ()))
 
 
 #: Dataset, encoder and image size: what features of several splits have in common.

@@ -1,1 +1,0 @@
-"""The tables of finished episodes: the published one, by group, by expert, by dialect."""

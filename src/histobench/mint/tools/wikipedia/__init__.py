@@ -1,1 +1,0 @@
-"""Where encyclopedia articles come from: the live site, a tape of recorded answers, or a folder."""
