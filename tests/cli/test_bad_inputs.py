@@ -97,5 +97,7 @@ def test_a_study_without_cases_or_cassette(tmp_path: Path) -> None:
     (tmp_path / "cases.jsonl").write_text("")
     with pytest.raises(HistobenchError, match=r"cases\.jsonl holds no cases; run histobench consult prepare"):
         read_cases(tmp_path / "cases.jsonl")
-    with pytest.raises(HistobenchError, match=r"cannot read the cassette .*; run histobench consult prepare"):
+    with pytest.raises(
+        HistobenchError, match=r"cannot read .*cassette\.parquet .*; run histobench consult prepare"
+    ):
         read_cassette(tmp_path / "cassette.parquet")

@@ -10,11 +10,8 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +27,9 @@ pytestmark = pytest.mark.slow
 
 TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "docs" / "notebooks").glob("*.ipynb"))
-TUTORIALS = sorted(page for page in (TOP / "docs" / "tutorials").glob("*.md") if page.stem != "worked-answer")
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 FENCED = re.MULTILINE | re.DOTALL
-ADDRESS = "http://localhost:8000/v1"
 
 
 @pytest.fixture
@@ -49,12 +44,11 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def blocks(page: Path, section: str = "") -> list[tuple[str, str, str]]:
-    """Language, title and text of the fenced blocks of a page, or of one section of it."""
-    text = page.read_text(encoding="utf-8")
-    if section:
-        text = text.split(f"## {section}\n")[1].split("\n## ")[0]
-    return [(found[1], found[2] or "", found[3]) for found in BLOCK.finditer(text)]
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Language, title and text of the fenced blocks of a page."""
+    return [
+        (found[1], found[2] or "", found[3]) for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
 
 
 def run_blocks(found: list[tuple[str, str, str]], folder: Path, environment: dict[str, str]) -> str:
@@ -76,113 +70,6 @@ def run_blocks(found: list[tuple[str, str, str]], folder: Path, environment: dic
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
             said += done.stdout
     return said
-
-
-class Chat(BaseHTTPRequestHandler):
-    """A server that answers every conversation with the same solution."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = {
-            "id": "1",
-            "model": "MODEL",
-            "choices": [
-                {
-                    "finish_reason": "stop",
-                    "message": {"role": "assistant", "content": "<solution>7</solution>"},
-                }
-            ],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 3},
-        }
-        answer = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing on the terminal."""
-
-
-@pytest.fixture
-def chat_address() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
-
-
-def without_numbers(text: str) -> str:
-    """What does not vary between machines: the words, on one line, with # for every number."""
-    return re.sub(r"-?[0-9]*\.?[0-9]+", "#", " ".join(text.split()))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_runs_as_it_is_printed(
-    page: Path, tmp_path: Path, surroundings: dict[str, str], chat_address: str
-) -> None:
-    needed = {"agents": "xllamacpp", "cluster": "ray", "consult": "skimage"}.get(page.stem)
-    if needed is not None:
-        pytest.importorskip(needed)
-    found = blocks(page)
-    assert sum(language in ("bash", "python") for language, _, _ in found) >= 3
-    assert {language for language, _, _ in found} <= {"bash", "python", "yaml", "text"}
-    said = run_blocks(
-        [(language, title, text.replace(ADDRESS, chat_address)) for language, title, text in found],
-        tmp_path,
-        surroundings,
-    )
-    after = [(first[0], second) for first, second in pairwise(found)]
-    shown = [text for before, (language, _, text) in after if (before, language) == ("bash", "text")]
-    for line in "".join(shown).splitlines():
-        if line != "...":
-            assert without_numbers(line) in without_numbers(said), line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["trident", "benchmark-folders"])
-def test_a_page_runs_on_files_that_it_makes(name: str, tmp_path: Path, surroundings: dict[str, str]) -> None:
-    said = run_blocks(blocks(TOP / "docs" / "how-to" / f"{name}.md"), tmp_path, surroundings)
-    assert "uni_v1@elsewhere" in said
-
-
-PAGES = ("combine-encoders", "any-model", "choose", "python")
-
-
-@pytest.fixture(scope="module")
-def tutorial_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiles of the tutorial, and results of two encoders on them."""
-    folder = tmp_path_factory.mktemp("tutorial")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    commands = [
-        text
-        for language, _, text in blocks(TOP / "docs" / "tutorials" / "own-images.md")
-        if language == "bash" and ("data demo" in text or "histobench run" in text)
-    ]
-    assert len(commands) >= 2
-    run_blocks([("bash", "", text) for text in commands], folder, environment)
-    return folder
-
-
-@pytest.mark.parametrize(
-    "name", [PAGES[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in PAGES[1:])]
-)
-def test_a_how_to_runs_on_the_data_of_the_tutorial(
-    name: str, tutorial_folder: Path, surroundings: dict[str, str]
-) -> None:
-    page = (
-        (TOP / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").split("## Agents and Consult")[0]
-    )
-    found = [
-        (match[1], "", match[3])
-        for match in BLOCK.finditer(page)
-        if match[1] in ("bash", "python") and "# needs a network" not in match[3]
-    ]
-    assert found
-    run_blocks(found, tutorial_folder, surroundings)
 
 
 def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
@@ -303,13 +190,6 @@ def test_the_first_screen_of_the_readme_runs_on_a_folder(
     )
     assert first == second, "the six lines of Python and the command do the same"
     assert (own_folder / "site" / "index.html").exists()
-
-
-@pytest.mark.nightly
-def test_the_consult_example_of_the_readme_runs(tmp_path: Path, surroundings: dict[str, str]) -> None:
-    pytest.importorskip("skimage")
-    section = "Consult: does a language model use an image encoder well?"
-    assert "policy-reader" in run_blocks(blocks(TOP / "README.md", section), tmp_path, surroundings)
 
 
 @pytest.mark.nightly

@@ -48,9 +48,7 @@ export function MaskView({ target, name }: { target: MaskData; name: string }) {
       {target.sheet && target.examples && (
         <section class="card">
           <h2>Worst and best images</h2>
-          <div class="scroll">
-            <img src={`data:image/png;base64,${target.sheet}`} alt={`Image, truth, prediction and mistakes of ${count(target.examples.length, "image")}`} />
-          </div>
+          <img class="sheet" src={`data:image/png;base64,${target.sheet}`} alt={`Image, truth, prediction and mistakes of ${count(target.examples.length, "image")}`} />
           <p class="fine">From left to right: image, truth, prediction, mistakes (red). From top to bottom: {target.examples.map((each) => `${each.image} (Dice ${decimals(each.dice)})`).join(", ")}. Ignored pixels are white.</p>
         </section>
       )}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -79,6 +80,15 @@ def shuffled_options(names: Sequence[str], case_id: str) -> tuple[str, ...]:
     return tuple(options)
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn every error of a file that `consult prepare` wrote into one that says what to do."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HistobenchError(f"cannot read {path} ({error}); run histobench consult prepare") from error
+
+
 def write_cases(path: Path, cases: Iterable[Case]) -> None:
     """One JSON object per line."""
     write_text(path, "".join(json.dumps(asdict(case), sort_keys=True) + "\n" for case in cases))
@@ -87,23 +97,11 @@ def write_cases(path: Path, cases: Iterable[Case]) -> None:
 def read_cases(path: Path) -> list[Case]:
     """The cases of a file that `write_cases` wrote."""
     cases = []
-    try:
-        lines = read_plain_text(path).split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(
-            f"cannot read the cases {path}: {error}; run histobench consult prepare"
-        ) from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
+    with _reading(path):
+        for line in filter(str.strip, read_plain_text(path).split("\n")):
             record = parse_json(line)
             arms = {arm: ToolView(**view) for arm, view in record.pop("arms").items()}
             cases.append(Case(**{**record, "options": tuple(record["options"])}, arms=arms))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise HistobenchError(
-                f"{path}:{number}: not a case ({error}); prepare the study again"
-            ) from error
     if not cases:
         raise HistobenchError(f"{path} holds no cases; run histobench consult prepare")
     return cases
@@ -181,29 +179,21 @@ def write_cassette(path: Path, rows: Iterable[Recorded]) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_prepared(path: Path, what: str) -> pa.Table:
-    """A table that `consult prepare` wrote; `what` it is called where it cannot be read."""
-    import pyarrow as pa
+def read_table(path: Path) -> pa.Table:
+    """A table that `consult prepare` wrote."""
     import pyarrow.parquet as pq
 
-    try:
+    with _reading(path):
         return pq.read_table(check_plain(path))
-    except (OSError, pa.ArrowException) as error:
-        raise HistobenchError(
-            f"cannot read the {what} {path}: {error}; run histobench consult prepare"
-        ) from error
 
 
 def read_cassette(path: Path) -> Cassette:
     """The answers of a file; one whose answers are not at their addresses was changed, and is refused."""
-    table = read_prepared(path, "cassette")
-    if tuple(table.column_names) != COLUMNS:
-        raise HistobenchError(
-            f"{path} has the columns {', '.join(table.column_names)}, not those of a cassette"
-        )
-    rows = [Recorded(**{name: row[name] for name in COLUMNS[1:]}) for row in table.to_pylist()]
-    if [row.key for row in rows] != table["key"].to_pylist():
-        raise HistobenchError(f"{path}: answers are not at their addresses; prepare the study again")
+    table = read_table(path)
+    with _reading(path):
+        rows = [Recorded(**{name: row[name] for name in COLUMNS[1:]}) for row in table.to_pylist()]
+        if [row.key for row in rows] != table["key"].to_pylist():
+            raise ValueError("answers are not at their addresses")
     return Cassette(rows)
 
 
@@ -393,11 +383,8 @@ class Study:
             Content hash -> file.
         """
         path = self.folder / PICTURES
-        try:
-            found = parse_json(read_plain_text(path))
-            return {str(image): Path(place) for image, place in found.items()}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise HistobenchError(f"cannot read {path}: {error}; prepare the study again") from error
+        with _reading(path):
+            return {str(image): Path(place) for image, place in parse_json(read_plain_text(path)).items()}
 
     @cached_property
     def contrasts(self) -> tuple[RegisteredContrast, ...]:
@@ -417,7 +404,7 @@ class Study:
         -------
         Lessons
         """
-        table = read_prepared(self.folder / LESSONS, "lessons")
+        table = read_table(self.folder / LESSONS)
         rows = [row for row in table.to_pylist() if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []
         return Lessons(
@@ -525,13 +512,12 @@ def open_study(folder: str | Path) -> Study:
     """The study in a folder."""
     folder = Path(folder)
     path = folder / STUDY
-    try:
+    if not path.is_file():
+        raise HistobenchError(f"{folder} holds no study; run histobench consult prepare")
+    with _reading(path):
         record: dict[str, Any] = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
         if record["version"] not in READABLE:
-            raise HistobenchError(
-                f"{path} has version {record['version']}; this histobench reads {READABLE}. "
-                "Open it with the version that prepared it, or prepare it again."
-            )
+            raise ValueError(f"version {record['version']}; this histobench reads {READABLE}")
         encoders = tuple(StudyEncoder(**encoder) for encoder in record.pop("encoders"))
         checks = tuple(BlindingCheck(**check) for check in record.pop("blinding", ()))
         sequences = tuple(tuple(cases) for cases in record.pop("sequences", ()))
@@ -541,14 +527,6 @@ def open_study(folder: str | Path) -> Study:
             for name, value in record.items()
         }
         facts = StudyFacts(encoders=encoders, blinding=checks, sequences=sequences, **plain)
-    except OSError as error:
-        raise HistobenchError(
-            f"{folder} holds no study ({error.strerror or error}); run histobench consult prepare"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise HistobenchError(
-            f"{path} is not a Consult study ({error!r}). Create one with `histobench consult prepare`."
-        ) from error
     return Study(folder, facts, tuple(read_cases(folder / CASES)))
 
 

@@ -64,7 +64,11 @@ def _ranking_shifts(inventory: Inventory) -> list[dict[str, Any]]:
         if any(run.task == FINE_TUNE for run in inventory.runs):
             log.warning("no page on fine-tuning in the report: %s", error)
         return []
-    return [asdict(shift_grid(shift)) for shift in shifts if shift.shifts]
+    return [
+        asdict(shift_grid(shift)) | {"title": f"{shift.dataset}: {described(shift.metric).title}"}
+        for shift in shifts
+        if shift.shifts
+    ]
 
 
 def similarity_payload(results_dir: Path) -> list[dict[str, Any]]:

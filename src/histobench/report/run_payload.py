@@ -68,6 +68,7 @@ _OWN_PLACE = frozenset(
             "options",
             "data",
             "predictions_file",
+            "examples",
             "versions",
         ),
     }

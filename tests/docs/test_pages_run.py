@@ -1,0 +1,239 @@
+"""Every command and Python block of the README and the documentation runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+
+TOP = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+#: Lines that cannot run in a test, by a part of them -> why.
+NOT_HERE = {
+    "make ": "installs, or needs minutes",
+    "pip install": "installs",
+    "uv venv": "installs",
+    "source .venv": "installs",
+    "scripts/setup.sh": "downloads",
+    "histobench data get": "downloads",
+    "bach@eva": "downloads",
+    "hf:facebook": "downloads",
+    "timm:vit": "downloads",
+    "histobench demo": "tests/test_demo.py runs it",
+    "histobench serve": "ends when it is stopped",
+    "ray start": "needs several machines",
+    "FIRST:6399": "needs several machines",
+    "--engine slurm": "needs Slurm",
+    "--engine ray": "the tutorial on clusters runs it",
+    "Fine-tune": "takes an hour without a GPU",
+    "encoder.py:adapted": "needs an adapter of an hour's training",
+    "mint grade": "asks two hosted models",
+    "mint import": "needs logs of another program",
+    "inspect eval": "asks a hosted model",
+    ":8124/v1": "a measurement of hours",
+    ":8125/v1": "a measurement of hours",
+    "HISTOBENCH_ZOO": "needs your own weights",
+    "my-vit": "needs your own weights",
+    "my_network.pt": "needs your own weights",
+    "MyImageTextEncoder": "needs your own weights",
+    "my_agent": "a sketch: the agent is yours",
+    '"class": "ReasoningTask"': "a piece of a configuration",
+    "WikipediaQueryRun": "a piece of a configuration",
+    "OpenAILMAgent": "a piece of a configuration",
+}
+#: Encoders whose weights need permission -> those that stand in for them.
+STAND_INS = {"uni_v1": "tiny-vl", "virchow2": "efficientnet-lite0"}
+#: What the Python blocks of how-to pages take for granted.
+GIVEN = """
+import numpy as np
+import histobench as hb
+draw = np.random.default_rng(0)
+y = y_test = np.repeat([0, 1], 30)
+patients = test_patients = np.array([f"P{k // 2}" for k in range(60)])
+X, X_test = (draw.normal(size=(60, 8)) + y[:, None] for _ in range(2))
+age, age_test = (50 + 10 * part[:, 0] for part in (X, X_test))
+"""
+#: Pages by what has to be installed for them.
+NEEDS = {"agents": "xllamacpp", "cluster": "ray", "consult": "skimage", "trident": "h5py"}
+PAGES = [
+    page.relative_to(TOP).as_posix()
+    for page in (TOP / "README.md", *sorted((TOP / "docs").rglob("*.md")))
+    if page.stem != "worked-answer"
+    and any(found[1] in ("bash", "python") for found in BLOCK.finditer(page.read_text(encoding="utf-8")))
+]
+
+
+class Chat(BaseHTTPRequestHandler):
+    """A server that answers every conversation with the same solution."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        message = {"role": "assistant", "content": "<solution>7</solution>"}
+        body = {
+            "id": "1",
+            "model": "MODEL",
+            "choices": [{"finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 3},
+        }
+        answer = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture(scope="module")
+def chat_address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """That of a new user: an empty cache, and the commands of this interpreter."""
+    return {
+        **os.environ,
+        "HISTOBENCH_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MPLBACKEND": "agg",
+        "COLUMNS": "80",
+        "OPENAI_API_KEY": "none",
+    }
+
+
+def draw_data(folder: Path, *, masks: bool) -> None:
+    """Images of 36 patients in class folders, the tables that pages name, tasks for agents, features."""
+    rows = []
+    for number, name in enumerate(("normal", "stroma", "tumor")):
+        (folder / "my_data" / name).mkdir(parents=True)
+        for image in range(24):
+            draw = np.random.default_rng(100 * number + image)
+            path = folder / "my_data" / name / f"patient{image % 12:02}_{image}.png"
+            pixels = draw.integers(60 * number, 60 * number + 120, (48, 48, 3)).astype("uint8")
+            Image.fromarray(pixels).save(path)
+            mask = path.with_suffix(".npy")
+            if masks:
+                half = np.where(np.arange(48) < 24, number, 0).astype("uint8")
+                np.save(mask, half[None].repeat(48, axis=0))
+            patient, split = f"{name}{image % 12}", "test" if image % 12 >= 6 else "train"
+            clinical = (40 + 10 * number + image % 12, 1 + image % 12 + 5 * number, image % 2)
+            more = (*clinical, "AB"[image // 12], *([mask] if masks else []))
+            rows.append(",".join(map(str, (path, name, split, patient, *more))))
+    head = f"image_path,label,split,group,age,time,event,scanner{',mask_path' if masks else ''}"
+    for table in ("tiles.csv", "crc.csv"):
+        (folder / table).write_text("\n".join([head, *rows]) + "\n")
+    (folder / "classes.json").write_text('{"0": "background", "1": "stroma", "2": "tumor"}')
+    (folder / "plan.yaml").write_text(
+        "datasets: [{name: tiles, source: tiles.csv}]\nencoders: [tiny-vl]\ntasks: [KNN]\nresults: results\n"
+    )
+    contrast = {"name": "mine", "measure": "u_wrong", "arm": "weak", "against": "strong"}
+    (folder / "contrasts.json").write_text(json.dumps([contrast]))
+    slides = [f"S{k:02d}" for k in range(40)]
+    (folder / "labels.csv").write_text(
+        "image_path,label,split,group\n"
+        + "".join(f"{s},{'ab'[k % 2]},{'test' if k >= 20 else 'train'},P{k}\n" for k, s in enumerate(slides))
+    )
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype("float32")
+    np.savez(folder / "features.npz", features=features, img_names=slides)
+    (folder / "TRIDENT" / "features_uni_v1").mkdir(parents=True)
+    for slide, row in zip(slides, features, strict=True):
+        np.save(folder / "TRIDENT" / "features_uni_v1" / f"{slide}.npy", row)
+    tasks = TOP.parent / "shared" / "mint" / "processed"
+    for source in tasks.glob("*/test_prompts.json"):
+        target = folder / "data" / "processed" / source.parent.name / source.name
+        target.parent.mkdir(parents=True)
+        target.write_text("".join(source.read_text(encoding="utf-8").splitlines(keepends=True)[:1]))
+
+
+def runnable(text: str, chat: str) -> str:
+    """The lines of a block that can run here, with encoders and agents that are at hand."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    kept = "\n".join(line for line in lines if not any(part in line for part in NOT_HERE))
+    for name, other in STAND_INS.items():
+        kept = re.sub(rf"(?<!features_){name}", other, kept)
+    return re.sub(r"openai:([\w.-]+)(@[\w:/.]+)?", rf"openai:\1@{chat}", kept)
+
+
+def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> str:
+    command = ["bash", "-euo", "pipefail", "-c"] if language == "bash" else [sys.executable, "-c"]
+    done = subprocess.run(
+        [*command, text], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def without_numbers(text: str) -> str:
+    """What does not vary between machines: the words, on one line, with # for every number."""
+    return re.sub(r"-?[0-9]*\.?[0-9]+", "#", " ".join(text.split()))
+
+
+@pytest.fixture(scope="module")
+def after_tutorial(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+    """Where the first tutorial ends and other pages begin: drawn tiles, and results of two encoders."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    encoders = "efficientnet-lite0,tiny-vl"
+    for command in (
+        "data demo tiles --per-class 4 --test-per-class 6 --size 64",
+        f"run --data tiles/synthetic-crc.csv --encoders {encoders} --tasks KNN,Linear-Probe",
+    ):
+        run_block("bash", f"histobench {command}", folder, environment)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_as_it_is_printed(
+    page: str, tmp_path: Path, environment: dict[str, str], chat_address: str, after_tutorial: Path
+) -> None:
+    if needed := NEEDS.get(Path(page).stem):
+        pytest.importorskip(needed)
+    draw_data(tmp_path, masks="segmentation" in page)
+    (tmp_path / "example_dataset").symlink_to(TOP / "example_dataset")
+    for script in TOP.glob("0*.py"):
+        (tmp_path / script.name).symlink_to(script)
+    if "tutorials" not in page:
+        shutil.copytree(after_tutorial, tmp_path, dirs_exist_ok=True)
+    printed, session = "", GIVEN
+    content = (TOP / page).read_text(encoding="utf-8")
+    found = list(BLOCK.finditer(content))
+    for language, title, block in (each.groups() for each in found):
+        if title:
+            (tmp_path / title).write_text(block, encoding="utf-8")
+        elif language == "bash" and (text := runnable(block, chat_address)).strip():
+            printed += run_block(language, text, tmp_path, environment)
+        elif language == "python" and not any(part in block for part in NOT_HERE):
+            session += runnable(block, chat_address) + "\n"
+            printed += run_block(language, session, tmp_path, environment)
+    (tmp_path / "printed.txt").write_text(printed, encoding="utf-8")
+    shown = [
+        block[3]
+        for before, block in pairwise(found)
+        if block[1] == "text" and before[1] in ("bash", "python")
+        if not content[before.end() : block.start()].strip()
+        if not any(part in before[3] for part in NOT_HERE)
+    ]
+    for line in "".join(shown).splitlines():
+        if line != "...":
+            assert without_numbers(line) in without_numbers(printed), f"{line}\n{printed}"
