@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.report import dataset_payload
+from histobench.report import dataset_payload, embedding_map
 from histobench.report.embedding_map import principal_components, write_maps
 from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
@@ -213,3 +214,25 @@ def test_a_thorough_report_checks_what_a_quick_one_leaves_out(
     for most, thorough, checked in ((total, False, True), (total - 1, False, False), (total - 1, True, True)):
         monkeypatch.setattr(dataset_payload, "MOST_CHECKED", most)
         assert dataset_payload._findings(source, thorough)["checked"] is checked
+
+
+@pytest.mark.slow
+def test_where_umap_is_installed_it_is_drawn_too(
+    tmp_path: Path, simulated: ModuleType, data_of: DataOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reducer:
+        def __init__(self, **settings: object) -> None:
+            assert settings == {"n_neighbors": 15, "random_state": 0}
+
+        def fit_transform(self, rows: np.ndarray) -> np.ndarray:
+            return rows[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Reducer))
+    monkeypatch.setattr(embedding_map, "find_spec", lambda name: object())
+    data = simulated.SimulatedSet.of_size("d", 30, classes=("a", "b"))
+    path = simulated.write_features(tmp_path, data, encoder="e", skill=1.0)
+    shown = ImageSet("d", data.img_names, data.labels, None, data.classes)
+    keys = write_maps(tmp_path, {4: (str(path), shown), 5: ("gone.pt", shown)}, near=tmp_path)
+    assert keys == {4: "0"}
+    content = data_of(tmp_path / "index.html", "map/0")
+    assert [drawn["kind"] for drawn in content["maps"]] == ["pca", "umap"]

@@ -111,23 +111,31 @@ class ServeFlags(SiteFlags):
 
     port: int = option("port; 0: any free one", default=8000, least=0, most=65535)
     host: str = option("address to listen on", default="127.0.0.1", group="advanced")
+    out: str | None = out_option(
+        "keep the site in this folder",
+        default_text="a temporary one",
+        group="advanced",
+    )
 
 
 def serve_command(args: ServeFlags) -> int:
     """Serve the web site of a results folder and update it while runs continue.
 
     By default only this machine can open it (127.0.0.1). On a remote machine forward
-    the port: ssh -L 8000:localhost:8000 MACHINE. `histobench report` keeps the site.
+    the port: ssh -L 8000:localhost:8000 MACHINE
 
     Examples:
       histobench serve results
       histobench serve results --images CRC-100K.csv --port 8080
     """
-    from histobench.report.site import check_results_folder
+    from histobench.report.site import check_apart, check_results_folder
 
-    check_results_folder(Path(args.results))
+    results = Path(args.results)
+    check_results_folder(results)
+    if args.out:
+        check_apart(Path(args.out), results)
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
-        _serve(args, Path(args.results).resolve(), Path(temporary).resolve() / "site")
+        _serve(args, results.resolve(), Path(args.out or f"{temporary}/site").resolve())
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 #: Points of one map, and bytes of feature files that a quick report reads.
 MOST_POINTS, MOST_BYTES = 4000, 2 * 2**30
+#: UMAP takes about ten seconds; more maps than this have to be asked for.
+MOST_UMAPS = 12
 
 
 def write_maps(
@@ -43,6 +46,7 @@ def write_maps(
             groups.setdefault((path.resolve(), images.key), []).append(run)
             sets[images.key] = images
     left = float("inf") if thorough else float(MOST_BYTES)
+    with_umap = find_spec("umap") is not None and (thorough or len(groups) <= MOST_UMAPS)
     for number, ((path, key), runs) in enumerate(groups.items()):
         on_progress(number + 1, len(groups))
         left -= path.stat().st_size
@@ -51,14 +55,14 @@ def write_maps(
                 "maps of %d more feature files are left out; `thorough` draws them", len(groups) - number
             )
             break
-        payload = _map_payload(path, sets[key])
+        payload = _map_payload(path, sets[key], with_umap)
         if payload is not None:
             write_payload(site, f"map/{number}", payload)
             keys |= dict.fromkeys(runs, str(number))
     return keys
 
 
-def _map_payload(path: Path, images: ImageSet) -> dict[str, Any] | None:
+def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:
     try:
         names, embeddings = read_rows(path)
     except HistobenchError as error:
@@ -71,8 +75,16 @@ def _map_payload(path: Path, images: ImageSet) -> dict[str, Any] | None:
         return None
     rows = embeddings[[place[images.names[k]] for k in chosen]].astype(np.float64)
     points, share = principal_components(rows)
-    note = f"The first two principal components, {100 * share:.0f}% of the variance."
-    return {"image": packed(np.array(chosen)), "maps": [_drawn("pca", "PCA", points, note)]}
+    maps = [
+        _drawn(
+            "pca", "PCA", points, f"The first two principal components, {100 * share:.0f}% of the variance."
+        )
+    ]
+    if with_umap:
+        maps.append(
+            _drawn("umap", "UMAP", _umap(rows), "UMAP keeps neighbors together; distances mean little.")
+        )
+    return {"image": packed(np.array(chosen)), "maps": maps}
 
 
 def principal_components(rows: Floats) -> tuple[Floats, float]:
@@ -88,6 +100,13 @@ def principal_components(rows: Floats) -> tuple[Floats, float]:
     points = left[:, :2] * sizes[:2]
     points *= np.sign(points[np.abs(points).argmax(axis=0), range(2)])
     return points, float((sizes[:2] ** 2).sum() / max((centered**2).sum(), 1e-300))
+
+
+def _umap(rows: Floats) -> Floats:
+    import umap  # type: ignore[import-not-found, unused-ignore]
+
+    neighbours = min(15, len(rows) - 1)
+    return np.asarray(umap.UMAP(n_neighbors=neighbours, random_state=0).fit_transform(rows), dtype=np.float64)
 
 
 def _drawn(kind: str, label: str, points: Floats, note: str) -> dict[str, Any]:
