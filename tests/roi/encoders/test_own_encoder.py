@@ -106,7 +106,7 @@ def test_a_wrong_class_is_refused_with_the_reason(file: Path, name: str, message
 
 
 def test_a_file_that_fails_or_is_missing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("import nonexistent_package\n")
+    (tmp_path / "bad.py").write_text("import nonexistent_package\nAny = 1\n")
     with pytest.raises(HistobenchError, match=r"bad\.py cannot be imported: ModuleNotFoundError"):
         create_encoder(f"{tmp_path}/bad.py:Any")
     with pytest.raises(HistobenchError, match="does not exist"):

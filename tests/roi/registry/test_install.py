@@ -456,6 +456,7 @@ def test_every_entry_is_complete() -> None:
         assert len(set(entry.classes)) == len(entry.classes)
         assert len(entry.classes) >= 2
         assert entry.layout
+        assert entry.recommended in (None, *entry.splits)
         assert entry.access == "form" or all(file.url for file in entry.files), entry.name
         for file in entry.files:
             assert file.md5 is None or len(file.md5) == 32

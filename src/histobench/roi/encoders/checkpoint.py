@@ -242,8 +242,6 @@ def _read_safetensors(path: Path, only: str = "") -> dict[str, Tensor]:
         raise HistobenchError(
             f"{path} is damaged or truncated ({_short(error)}); download or copy it again"
         ) from error
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _read_pickle(path: Path) -> Any:
@@ -259,8 +257,6 @@ def _read_pickle(path: Path) -> Any:
             f"{path} is damaged, or holds Python objects besides tensors, which are never executed here; "
             f"load it once where you trust it and save its state_dict() again"
         ) from error
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:
         # A damaged pickle makes the reader stumble in any of the ways that Python knows.
         raise HistobenchError(

@@ -37,12 +37,7 @@ def sha256_of(path: Path) -> str:
 
 def sha256_now(path: Path) -> str:
     """The same, with small files read every time: an edit may come within the resolution of the clock."""
-    try:
-        if path.stat().st_size <= SMALL:
-            return _digest(path)
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
-    return sha256_of(path)
+    return _digest(path) if path.stat().st_size <= SMALL else sha256_of(path)
 
 
 def _memory() -> Path:

@@ -24,12 +24,12 @@ import torch
 from torch import nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, check_plain, read_plain
+from histobench.core.files import HAND_WRITTEN, read_plain
 from histobench.core.plain_data import parse_json
 from histobench.core.text import parse_python
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_now
-from histobench.roi.encoders.own_name import split_alias
+from histobench.roi.encoders.own_name import check_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.encoders.zoo import load_zoo
 
@@ -46,13 +46,8 @@ def from_file(name: str, *, resize_size: int | None = None) -> BasePatchEncoder:
     if alias and alias in load_zoo():
         raise HistobenchError(f"{name}: the zoo has an encoder {alias!r} already; choose another name")
     file, _, attribute = target.rpartition(":")
+    check_file(name)
     path = Path(file).expanduser().resolve()
-    try:
-        check_plain(path)
-    except FileNotFoundError:
-        raise HistobenchError(f"the encoder file {path} does not exist") from None
-    except OSError as error:
-        raise HistobenchError(f"cannot read the encoder file {path}: {error.strerror}") from None
     module = _load(path)
     factory = getattr(module, attribute, None)
     if factory is None:

@@ -24,7 +24,7 @@ def load_zoo(*extra: str | Path) -> dict[str, EncoderSpec]:
     paths = [Path(part) for part in os.environ.get("HISTOBENCH_ZOO", "").split(os.pathsep) if part]
     zoo: dict[str, EncoderSpec] = {}
     for path in (BUILT_IN, *paths, *map(Path, extra)):
-        zoo.update(_read_file(path, _stamp(path)))
+        zoo.update(_read_file(path, path.stat().st_mtime_ns if path.exists() else 0))
     aliases_of(zoo)
     return zoo
 
@@ -40,13 +40,6 @@ def aliases_of(zoo: dict[str, EncoderSpec]) -> dict[str, str]:
             if alias in zoo or names.setdefault(alias, name) != name:
                 raise HistobenchError(f"zoo: the name {alias!r} of {spec.name} is taken")
     return names
-
-
-def _stamp(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError as error:
-        raise HistobenchError(f"cannot read the encoder file {path}: {error.strerror or error}") from error
 
 
 @lru_cache(maxsize=16)

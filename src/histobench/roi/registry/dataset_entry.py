@@ -19,7 +19,6 @@ from histobench.core.plain_data import read_fields
 CONFIDENCES = ("A", "B", "C")
 #: open: a plain download; token: a gated hub; form: files come by request and are put in place by hand.
 ACCESS = ("open", "token", "form")
-LAYOUT_KINDS = ("files", "table", "arrays", "npz", "parquet", "npy")
 SPLIT_RULES = (
     "ranges",
     "images",
@@ -148,22 +147,6 @@ def size_in_words(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
-    """The entry from its YAML; an unknown or wrong key is an error that names it."""
-    where = f"dataset registry, {name}"
-    entry = read_fields(PublicDataset, raw, where, name=name)
-    if not entry.layout:
-        raise HistobenchError(f"{where}: no layout, so its images cannot be listed")
-    if entry.recommended and entry.recommended not in entry.splits:
-        raise HistobenchError(f"{where}: the recommended split is none of its splits")
-    for rule in entry.layout:
-        if rule.get("kind") not in LAYOUT_KINDS:
-            raise HistobenchError(
-                f"{where}: layout kind {rule.get('kind')!r} (expected {', '.join(LAYOUT_KINDS)})"
-            )
-    return entry
-
-
 # The registry file, read once: look a dataset up, or filter them all.
 
 
@@ -171,7 +154,10 @@ def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
 def all_datasets() -> dict[str, PublicDataset]:
     """Every public dataset by name."""
     text = resources.files("histobench.roi.registry").joinpath("datasets.yaml").read_text(encoding="utf-8")
-    return {name: parse_entry(name, raw) for name, raw in yaml.safe_load(text).items()}
+    return {
+        name: read_fields(PublicDataset, raw, f"dataset registry, {name}", name=name)
+        for name, raw in yaml.safe_load(text).items()
+    }
 
 
 def find(name: str) -> tuple[PublicDataset, str | None]:
