@@ -48,7 +48,7 @@ from histobench.roi.features.cache.content_hashes import take_inventory
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import TRIAL_IMAGES
 from histobench.roi.features.fingerprint import describe_encoder
-from histobench.roi.features.inference.device_runner import DeviceRunner, EncoderState
+from histobench.roi.features.inference.device_runner import DeviceRunner, EncoderState, make_ready
 from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.options import Settings
@@ -104,7 +104,7 @@ def tera_per_image(encoder: BasePatchEncoder, device: str, size: int) -> float:
 
 def measure_ceiling(runner: DeviceRunner, case: Case, seconds: float) -> float:
     """Images per second of the ready network on pixels that are on the device already."""
-    forward = runner.forwards[0]
+    forward = runner.forward(0)
     shape = (forward.batch, case.size, case.size, 3)
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device=runner.device)
     once = timed(lambda: forward.on_device(pixels), runner.device, repeats=2)
@@ -128,35 +128,34 @@ def measure_pipeline(
         began = time.perf_counter()
         # As a run does it, low precision is tried on some of the images first.
         sample = [locate(image.path) for image in dataset.splits["test"][:TRIAL_IMAGES]]
-        runner = DeviceRunner([state], settings, device, [case.images], sample)
+        forward = make_ready(state, settings, device, case.images, sample)
+        runner = DeviceRunner({0: state}, device, pool)
         ceiling = 0.0
         if on_cpu:  # the first image compiles the network, for a whole batch
-            forward = runner.forwards[0]
             forward.finish(forward.start(torch.zeros(1, case.size, case.size, 3, dtype=torch.uint8), 1))
         else:
             ceiling = measure_ceiling(runner, case, seconds=4.0)
         warm_up(pool, dataset)
         ready = time.perf_counter() - began
-        runner.forwards[0].seconds = 0.0
+        forward.seconds = 0.0
         began = time.perf_counter()
         busy = cpu_seconds()
         inventory = take_inventory(dataset, pool, cache)
         hashed = time.perf_counter() - began
         units = plan_shards([list(inventory.refs)], shard_size(case.batch, on_cpu=on_cpu))
-        runner.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
+        runner.run(units, inventory.refs, stop_at_bad=True, progress=Silent())
         inventory.close()
         wall = time.perf_counter() - began
-        forward_share = runner.forwards[0].seconds / wall
-        by_unit = 0.0 if on_cpu else measure_units(runner, state, units, inventory.refs, pool)
+        forward_share = forward.seconds / wall
+        by_unit = 0.0 if on_cpu else measure_units(runner, state, units, inventory.refs)
     finally:
-        runner.close()
         pool.close()
     busy = cpu_seconds() - busy
     return {
         "cpu_ms_per_image": 1e3 * busy / len(inventory.refs),
         "workers": pool.workers,
-        "batch": runner.forwards[0].batch,
-        "compiled": runner.forwards[0].compiled,
+        "batch": forward.batch,
+        "compiled": forward.compiled,
         "ready_s": ready,
         "ceiling_images_s": ceiling,
         "images": len(inventory.refs),
@@ -183,7 +182,6 @@ def measure_units(
     state: EncoderState,
     units: Sequence[Shard],
     refs: Mapping[bytes, ImageRef],
-    pool: Pool,
 ) -> float:
     """Images per second when the shards come in units of a cluster's work, a few at a time."""
     state.cache.discard("again")
@@ -191,7 +189,7 @@ def measure_units(
     began = time.perf_counter()
     for start in range(0, len(units), size):
         state.cache.refresh()
-        runner.run(units[start : start + size], refs, pool, stop_at_bad=False, progress=Silent())
+        runner.run(units[start : start + size], refs, stop_at_bad=False, progress=Silent())
     return len(refs) / (time.perf_counter() - began)
 
 

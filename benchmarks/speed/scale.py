@@ -49,7 +49,6 @@ def plan_of(images: int, encoders: int) -> ExtractionPlan:
             "jobs/x",
             "224 224 bicubic False",
             PARAMETERS,
-            0,
         )
         for number in range(encoders)
     )

@@ -384,7 +384,7 @@ def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, co
     from histobench.roi.features.inference.shards import CPU_SHARD_IMAGES, SHARD_IMAGES
     from histobench.roi.plan.planner import units_of
 
-    kinds = Counter(unit.kind for unit in units_of(plan, datasets, whole=False))
+    kinds = Counter(unit.kind for unit in units_of(plan, datasets, full_paths=True))
     images = sum(len(part) for dataset in datasets.values() for part in dataset.splits.values())
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     console.print(

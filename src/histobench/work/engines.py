@@ -48,10 +48,6 @@ class Engine(Protocol):
     def name(self) -> str:
         """As it is asked for."""
 
-    @property
-    def whole(self) -> bool:
-        """Whether one process computes the features of a dataset in one go."""
-
     def check(self) -> None:
         """Raise when there is nothing to run on, before anything is written."""
 
@@ -135,7 +131,6 @@ class RayEngine:
     """Uses the cluster at `address`, else the one this machine is part of, else a new one on this machine."""
 
     name = "ray"
-    whole = False
 
     def __init__(self, address: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._address = address
@@ -350,7 +345,6 @@ class SlurmEngine:
     """
 
     name = "slurm"
-    whole = False
 
     def __init__(
         self,

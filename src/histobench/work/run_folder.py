@@ -319,6 +319,8 @@ class RunFolder:
             self._path(unit).unlink(missing_ok=True)
             self._finished.pop(unit, None)
             self._listed.discard(unit)
+            if self._found.pop(unit, None) is not None:
+                (self.path / FOUND / f"{unit}.jsonl").unlink(missing_ok=True)
 
     def claim(self, unit: Unit) -> Claim | None:
         """Claim a unit; return None while another worker has it. See `HUNG`."""

@@ -54,7 +54,7 @@ def test_one_unit_per_encoder_and_task_without_features_and_nothing_twice(
         "results": str(tmp_path / "r"),
     }
     plan = plan_from(values, where="", base=tmp_path)
-    units = planner.units_of(plan, load_datasets(plan), whole=False)
+    units = planner.units_of(plan, load_datasets(plan), full_paths=True)
     assert [unit.kind for unit in units] == ["network", "network", "compare", "compare", "report"]
     arrays = {step.name: step for step in RoiRun.create(plan.results, {"engine": "slurm"}, units).steps()}
     assert "prepare" not in arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ import torch
 from scipy.stats import hypergeom
 
 from histobench.core.errors import HistobenchError
+from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features.feature_extraction import Extraction, extract, plan_extraction
+from histobench.roi.features.feature_extraction import Extraction, Extractor, extract
 from histobench.roi.features.feature_file import load
-from histobench.roi.features.inference.planned_runner import PlannedRunner
+from histobench.roi.features.planned_runner import planned_runner
 from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
@@ -359,15 +361,15 @@ def test_a_worker_with_another_file_refuses_to_compute(
 ) -> None:
     recipe = EncoderRecipe(f"{own}:Mean")
     settings = Settings(device="cpu", num_workers=0, batch_size=8)
-    (planned,) = plan_extraction(make_dataset(3, 2), [recipe], tmp_path / "out", settings).encoders
+    dataset, out = make_dataset(3, 2), tmp_path / "out"
+    with closing(Extractor(dataset, [recipe], out, settings, root=own_cache, progress=Silent())) as job:
+        (planned,) = job.plan().encoders
 
-    def stage() -> PlannedRunner:
-        return PlannedRunner(
-            [recipe], [planned.description], [dict(planned.record)],
-            root=own_cache, settings=settings, workers=0, threads=1,
-        )  # fmt: skip
+    def failures() -> dict[int, str]:
+        runner = planned_runner({7: planned}, root=own_cache, settings=settings, workers=0, threads=1)
+        runner.close()
+        return runner.failures
 
-    stage().close()
+    assert not failures()
     Path(own).write_text(TRAINING.replace("version = 1", "version = 2"))
-    with pytest.raises(HistobenchError, match="where the run was planned: source, version differ"):
-        stage()
+    assert "where the run was planned: source, version differ" in failures()[7]

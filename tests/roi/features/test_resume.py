@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -26,11 +27,10 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.cache import row_cache as rows
 from histobench.roi.features.cache.row_cache import read_keys, shard_files
-from histobench.roi.features.feature_extraction import extract
+from histobench.roi.features.feature_extraction import Extractor, extract
 from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.units import extraction
-from histobench.work.run_folder import Unit
+from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]
 SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")
@@ -348,8 +348,9 @@ def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_ag
     monkeypatch.setattr(rows, "write_shard", full)
     dataset, counts = make_dataset(80, 16), Counts()
     recipes = [EncoderRecipe(f"{encoder_file}:{name}") for name in ("Tiny", "Wide")]
-    settings = {"device": "cpu", "batch_size": 2, "num_workers": 0}
-    unit = Unit("prepare", "tiles", "", {"save_dir": str(tmp_path / "out"), "settings": settings})
-    with pytest.raises(DiskFullError):
-        extraction._extract_whole(None, unit, dataset, recipes, counts, None, "")  # type: ignore[arg-type]
+    settings = Settings(device="cpu", batch_size=2, num_workers=0)
+    out, root = tmp_path / "out", tmp_path / "cache"
+    job = Extractor(dataset, recipes, out, settings, root=root, progress=counts, tolerant=True)
+    with closing(job), pytest.raises(DiskFullError):
+        job.compute(job.plan().shards)
     assert 16 <= counts.done < 32  # a shard, and what was under way

@@ -143,8 +143,8 @@ def test_nothing_is_extracted_for_a_finished_run_unless_something_changed(
     plan = _images_plan(tmp_path, "tiny-vl")
     assert counts(plan) == (1, 0)
     calls: list[str] = []
-    real = extraction.extract
-    monkeypatch.setattr(extraction, "extract", lambda *a, **k: calls.append("") or real(*a, **k))  # type: ignore[func-returns-value]
+    real = extraction.prepare
+    monkeypatch.setattr(extraction, "prepare", lambda *a: calls.append("") or real(*a))  # type: ignore[func-returns-value]
     for what, (change, n_extracted, n_evaluated) in IMAGE_CHANGES.items():
         change(tmp_path)
         calls.clear()

@@ -77,7 +77,7 @@ MADE_ENCODERS = {"features", "combine"}
 def specs(plan: Plan) -> dict[str, str]:
     """Kind -> what its units are told to do."""
     found: dict[str, list[Any]] = {}
-    for unit in units_of(plan, {"d": DATASET}, whole=True):
+    for unit in units_of(plan, {"d": DATASET}, full_paths=False):
         if unit.kind != "features":  # features are what `prepare` describes
             found.setdefault(unit.kind, []).append([unit.encoder, unit.spec])
     return {kind: json.dumps(told, sort_keys=True, default=str) for kind, told in found.items()}

@@ -49,7 +49,6 @@ class RandomHands:
     """Units as on a cluster: any that can be done, by any of three workers; by up to `at_once` of them."""
 
     name = "hands"
-    whole = False
 
     def __init__(self, seed: int = 0, until: str = "", rounds: int = 200, at_once: int = 2) -> None:
         self._rng = random.Random(seed)

@@ -29,6 +29,7 @@ from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.cache.row_cache import shard_files
 from histobench.roi.features.inference import shards as shard_sizes
 from histobench.roi.features.loading import local_copies
+from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import read_plan
 from histobench.roi.plan.plan_run import outcome_of, run_plan
@@ -48,7 +49,6 @@ class TwoWorkers:
     """Units as on a cluster, done by two workers of this process in turns; one forgets what it had loaded."""
 
     name = "turns"
-    whole = False
 
     def check(self) -> None:
         pass
@@ -378,7 +378,6 @@ def test_weights_that_are_missing_on_a_node_fail_their_encoder_and_no_other(
     assert done.outcome.evaluated == 2
     (failure,) = done.outcome.failures
     assert failure.job.endswith("Edge: features")
-    assert failure.reason.startswith("60 images are not computed: ")
     assert "edge.pt" in failure.reason
     (tmp_path / "away.pt").rename(weights)
     again = run_benchmark(both, engine=TwoWorkers(), retry_failed=True)
@@ -552,7 +551,7 @@ def test_a_worker_follows_the_units_that_it_was_given_and_no_others(
     """The list of units names encoder files, which are run."""
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
-    spec = {"recipes": [{"name": f"{tmp_path / 'own.py'}:Own"}], "source": {}, "settings": {}, "whole": False}
+    spec = {"recipes": [{"name": f"{tmp_path / 'own.py'}:Own"}], "source": {}, "settings": {}}
     folder = RoiRun.create(tmp_path / "results", {}, [Unit("prepare", "d", "", spec)])
     command = folder.worker_arguments()
     text = (folder.path / "units.jsonl").read_text()
@@ -747,3 +746,65 @@ def test_the_results_say_when_cpus_of_several_kinds_were_used(tmp_path: Path, cp
         folder.finish(unit, outcome="evaluated", cpu=cpus[number % len(cpus)])
     assert outcome_of(folder, tmp_path).evaluated == 4
     assert [json.loads(path.read_text()) for path in tmp_path.glob("cpus.json")] == [cpus][: len(cpus) - 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [None, "hands"])
+def test_every_engine_does_units_and_an_encoder_that_fails_costs_no_other(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hands: Any, engine: str | None
+) -> None:
+    own = Path(plan.encoders[0].partition(":")[0])
+    fails = "mean(dim=(2, 3)) * (1 if type(self) is Colour else 1e60)"
+    source = own.read_text().replace("mean(dim=(2, 3))", fails)
+    (tmp_path / "own4.py").write_text(source)
+    built: list[str] = []
+    build = EncoderRecipe.build
+    monkeypatch.setattr(EncoderRecipe, "build", lambda self: built.append(self.name) or build(self))  # type: ignore[func-returns-value]
+    plan = replace(plan, encoders=(f"{tmp_path / 'own4.py'}:Edge", f"{tmp_path / 'own4.py'}:Colour"))
+    done = run_benchmark(plan, engine=hands(1) if engine else None)
+    (failure,) = done.outcome.failures
+    assert failure.job.endswith("Edge: features")
+    assert "NaN or infinite features" in failure.reason
+    assert done.outcome.evaluated == 2
+    folder = RoiRun.latest(plan.results)
+    assert folder is not None
+    assert sum(unit.kind == "shards" for unit in folder.units()) == 4
+    if engine is None:
+        assert built == list(plan.encoders)  # once each, for planning and computing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
+def test_every_engine_reports_the_same_bad_images(
+    plan: Plan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hands: Any,
+    assert_same: Same,
+    on_bad_image: str,
+) -> None:
+    source = tmp_path / "tiles"
+    shutil.copytree(plan.datasets[0].source.parent, source)
+    table = source / "tiles.csv"
+    table.write_text(table.read_text().replace(str(plan.datasets[0].source.parent), str(source)))
+    (source / "7.png").unlink()
+    for number in (20, 50):  # in different shards
+        (source / f"{number}.png").write_bytes(b"no image %d" % number)
+    plan = replace(
+        plan,
+        datasets=(replace(plan.datasets[0], source=table),),
+        settings=replace(plan.settings, on_bad_image=on_bad_image),
+    )
+    reasons, folders = [], []
+    for number, engine in enumerate((None, hands(1))):
+        monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / f"cache-{number}"))
+        done = run_benchmark(plan, engine=engine)
+        reasons.append([failure.reason for failure in done.outcome.failures])
+        folders.append(plan.results.rename(tmp_path / f"results-{number}"))
+    assert reasons[0] == reasons[1]
+    if on_bad_image == "skip":
+        assert not reasons[0]
+        assert_same(*folders)
+    else:
+        assert len(reasons[0]) == 2
+        assert all(f"{number}.png" in reason for reason in reasons[0] for number in (7, 20, 50))

@@ -6,9 +6,9 @@ import logging
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,21 +18,20 @@ import torch
 
 from histobench.core.claim import exclusive, holder_of
 from histobench.core.devices import cpu_kind, resolve_device
-from histobench.core.errors import HistobenchError, InterruptedWorkError
+from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
 from histobench.core.files import check_writable
 from histobench.core.folders import cache_dir, local_dir
 from histobench.core.progress import Progress, Silent
 from histobench.core.text import check_plain_name
 from histobench.roi.data.check import copies_in
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
-from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
-from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
+from histobench.roi.features.cache.content_hashes import take_inventory
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
@@ -42,23 +41,22 @@ from histobench.roi.features.fingerprint import (
     fingerprint,
     versions,
 )
-from histobench.roi.features.inference.device_runner import PRECISION, DeviceRunner, EncoderState
+from histobench.roi.features.inference.device_runner import PRECISION, DeviceRunner, EncoderState, make_ready
 from histobench.roi.features.inference.forward import resolve_precision
-from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_shards
 from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
-from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
-from histobench.roi.features.loading.loading_pool import ThreadPool
+from histobench.roi.features.loading.loader import open_pool, useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
+from histobench.roi.features.multi_device import DeviceProcess, Share, share_shards
 from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
-    EncoderFacts,
+    VERSIONS,
     Extraction,
     ExtractionPlan,
     PlannedEncoder,
     problems_of,
-    write_features,
+    write_splits,
 )
 from histobench.roi.options import Settings
 
@@ -68,9 +66,6 @@ log = logging.getLogger(__name__)
 TRIAL_IMAGES = 32
 #: Cached images that are computed again without a word.
 FEW = 32
-#: Under this name a cache keeps the versions of the libraries under which its rows were last computed or
-#: compared. With the same versions a zoo encoder whose images are all cached is not built.
-VERSIONS = "versions"
 #: Shards of which a copy on this machine's own disk is made at a time.
 SHARDS_PER_COPY = 8
 
@@ -100,7 +95,6 @@ def extract(
     given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
     if not given:
         raise HistobenchError("no encoder is given")
-    check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
     if not any(dataset.splits.values()):
         raise HistobenchError(f"{dataset.name} has no images")
     if len(chosen.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
@@ -109,37 +103,44 @@ def extract(
     recipes = [item for item in given if isinstance(item, EncoderRecipe)]
     require_encoders({item.name: item.unresolved() for item in recipes})
     check_labels(item.name for item in recipes)
-    _check_weights(recipes)
-    return _Run(dataset, given, Path(save_dir), chosen, progress or Silent()).result()
-
-
-def plan_extraction(
-    dataset: RoiDataset,
-    recipes: Sequence[EncoderRecipe],
-    save_dir: Path,
-    settings: Settings,
-) -> ExtractionPlan:
-    """What `extract` would compute, and how, for other processes to do."""
-    check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
-    check_labels(item.name for item in recipes)
-    _check_weights(recipes)
-    return _Run(dataset, recipes, save_dir, settings, Silent()).plan()
-
-
-def _check_own_files(planned: Sequence[PlannedEncoder]) -> None:
-    """No feature file may be of two encoders."""
-    owners: dict[str, PlannedEncoder] = {}
-    for encoder in planned:
-        other = owners.setdefault(encoder.facts.model, encoder)
-        if other.description != encoder.description:
-            raise HistobenchError(
-                f"two different encoders are called {encoder.facts.model}; give each its own name"
-            )
-
-
-def _check_weights(recipes: Sequence[EncoderRecipe]) -> None:
     for weights in {recipe.weights for recipe in recipes}:
         check_distinct_weights((recipe.name for recipe in recipes if recipe.weights == weights), weights)
+    save_dir, root = Path(save_dir), cache_dir()
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        if chosen.no_cache:
+            save_dir.mkdir(parents=True, exist_ok=True)
+            kept = tempfile.TemporaryDirectory(prefix=".no-cache-", dir=save_dir)
+            root = Path(stack.enter_context(kept))
+        job = Extractor(dataset, given, save_dir, chosen, root=root, progress=progress or Silent())
+        stack.callback(job.close)
+        plan = job.plan()
+        bad = job.compute(plan.shards)
+        seconds = job.runner.seconds if plan.shards else {}
+        job.close()  # others need not wait while files are written
+        problems = problems_of(dataset, plan.keys, plan.unreadable, bad)
+        computed = [
+            {key for shard in plan.shards if place in shard.encoders for key in shard.keys}
+            for place in range(len(plan.encoders))
+        ]
+        return [
+            replace(
+                written,
+                computed=len(
+                    computed[place].intersection(
+                        plan.keys[image.path]
+                        for image in dataset.splits[written.split]
+                        if image not in problems
+                    )
+                ),
+                wall_seconds=time.perf_counter() - began,
+                forward_seconds=seconds.get(place, 0.0),
+            )
+            for place, (planned, state) in enumerate(zip(plan.encoders, job.states, strict=True))
+            for written in write_splits(
+                planned, state.cache, dataset, plan.keys, problems, save_dir=save_dir, settings=chosen
+            )
+        ]
 
 
 def _check_writable(folder: Path) -> None:
@@ -150,8 +151,12 @@ def _check_writable(folder: Path) -> None:
         raise HistobenchError(f"cannot write feature files to {folder}: {error.strerror or error}") from error
 
 
-class _Run:
-    """One call of `extract`, step by step."""
+class Extractor:
+    """An extraction that this process plans, with the networks that compute it.
+
+    `keep` them for `compute`, where other runs with the same encoders wait; else one is in memory at a time.
+    If it is `tolerant`, an encoder that cannot be used is among the failures, and the others go on.
+    """
 
     def __init__(
         self,
@@ -159,115 +164,143 @@ class _Run:
         given: Sequence[BasePatchEncoder | EncoderRecipe],
         save_dir: Path,
         settings: Settings,
+        *,
+        root: Path,
         progress: Progress,
+        keep: bool = True,
+        tolerant: bool = False,
     ) -> None:
-        self.began = time.perf_counter()
         self.dataset = dataset
         self.given = given
         self.save_dir = save_dir
         self.settings = settings
         self.progress = progress
         self.device = resolve_device(settings.devices[0])
-        self.root = cache_dir()
-        # A database is no file for several machines; what it remembers costs time to find out, no more.
-        self._memory = local_dir()
-        self.seconds: dict[str, float] = {}
+        self.root = root
+        #: Encoders by their place in the plan, if they are kept.
+        self.states: list[EncoderState] = []
+        self.not_staged = ""
+        self._keep, self._tolerant = keep, tolerant
+        self._failures: dict[str, str] = {}
+        self._files: dict[Path, str] = {}
+        self._open = ExitStack()
+        self._ready: DeviceRunner | None = None
 
-    def result(self) -> list[Extraction]:
-        if not self.settings.no_cache:
-            return self._result()
-        self.save_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".no-cache-", dir=self.save_dir) as folder:
-            self.root = self._memory = Path(folder)
-            return self._result()
+    def close(self) -> None:
+        """End the loading workers, and let other runs compute with the same encoders."""
+        self._open.close()
 
-    def _result(self) -> list[Extraction]:
-        with self._pool() as pool:
-            # Hashing needs the disk and the workers, building the networks needs this process: both at once.
-            with ThreadPoolExecutor(1, thread_name_prefix="histobench-inventory") as background:
-                hashing = background.submit(take_inventory, self.dataset, pool, self._memory)
-                made = [self._stand_in(item) or self._built(item) for item in self.given]
-                inventory = hashing.result()
-            for text in copies_in(self.dataset, inventory.keys):
-                log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
-            with closing(inventory):
-                if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in made):
-                    pool.close()  # transforms of the user's own stay in this process
-                    pool = ThreadPool(pool.workers)
-                for encoder in made:
-                    check_batch(encoder, list(inventory.refs.values()), self.device)
-                states = [
-                    self._with_network(item, self._state(encoder, inventory), inventory)
-                    for item, encoder in zip(self.given, made, strict=True)
-                ]
-                self._check_files(states)
-                states = [self._trusted(state, inventory) for state in states]
-                with closing(pool), self._alone(states, inventory):
-                    missing = [self._missing(state.cache, inventory) for state in states]
-                    bad = self._compute(states, missing, inventory, pool)
-        problems = problems_of(self.dataset, inventory.keys, inventory.unreadable, bad)
-        self._stop_at(problems)
-        for state in states:
-            self._note_versions(state)
-        return [
-            self._write(state, item.name, split, inventory, problems, set(lacking))
-            for item, state, lacking in zip(self.given, states, missing, strict=True)
-            for split in SPLITS
-            if self.dataset.splits.get(split)
-        ]
-
-    def _built(self, item: BasePatchEncoder | EncoderRecipe) -> BasePatchEncoder:
-        return item if isinstance(item, BasePatchEncoder) else item.build()
-
-    def _stand_in(self, item: BasePatchEncoder | EncoderRecipe) -> BasePatchEncoder | None:
-        """Return a zoo encoder without its network, if the cache knows it and nothing else is asked for."""
-        if isinstance(item, BasePatchEncoder) or self.settings.recheck != "auto" or self.settings.no_cache:
-            return None
-        encoder = item.stand_in()
-        known = encoder is not None and any(is_cached(self.root, each) for each in self._named(encoder)[1:])
-        return encoder if known else None
-
-    def _with_network(
-        self, item: BasePatchEncoder | EncoderRecipe, state: EncoderState, inventory: HashInventory
-    ) -> EncoderState:
-        """Return the state, with the network built if images are missing or libraries have changed."""
-        if not isinstance(state.encoder, StandIn):
-            return state
-        checked = state.cache.decision(VERSIONS) == versions(*LIBRARIES)
-        if checked and not self._missing(state.cache, inventory):
-            return state
-        return self._state(self._built(item), inventory)
-
-    def _note_versions(self, state: EncoderState) -> None:
-        """Remember with which libraries the rows of a zoo encoder were computed or compared."""
-        if not isinstance(state.encoder, StandIn) and "family" in state.encoder.identity:
-            with suppress(HistobenchError):  # a cache that is mounted read-only
-                if self.settings.recheck != 0:
-                    state.cache.decide(VERSIONS, versions(*LIBRARIES))
-
-    @contextmanager
-    def _pool(self) -> Iterator[Pool]:
-        """The loading workers of this run."""
+    def plan(self) -> ExtractionPlan:
+        """Everything but the computation: what is missing, cut into shards, and every decision about it."""
+        check_plain_name(self.dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
         on_cpu = torch.device(self.device).type == "cpu"
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
-        with closing(open_pool(-(-workers // len(self.settings.devices)), polite=on_cpu)) as pool:
-            yield pool
-
-    def _stop_at(self, problems: dict[RoiImage, str]) -> None:
-        if problems and self.settings.on_bad_image == "stop":
-            raise HistobenchError(
-                f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
-                "what has been computed is kept"
+        self._pool = open_pool(-(-workers // len(self.settings.devices)), polite=on_cpu)
+        self._open.callback(self._pool.close)
+        # A database is no file for several machines; what it remembers costs time to find out, no more.
+        memory = self.root if self.settings.no_cache else local_dir()
+        # Hashing needs the disk and the workers, building the networks needs this process: both at once.
+        with ThreadPoolExecutor(1, thread_name_prefix="histobench-inventory") as background:
+            hashing = background.submit(take_inventory, self.dataset, self._pool, memory)
+            made: Iterable[BasePatchEncoder | HistobenchError] = map(self._made, self.given)
+            if self._keep:
+                made = list(made)
+            self._inventory = inventory = hashing.result()
+        self._open.callback(inventory.close)
+        for text in copies_in(self.dataset, inventory.keys):
+            log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
+        found = self._checked(made)
+        if self._keep:
+            found = iter(kept := list(found))
+            self._wait_for_others([state for _, state in kept])
+        planned: list[PlannedEncoder] = []
+        missing: list[list[bytes]] = []
+        for item, state in found:
+            with self._noting_failures(item):
+                lacking = self._missing(state.cache)
+                if lacking:
+                    some = lacking[:: max(1, len(lacking) // TRIAL_IMAGES)][:TRIAL_IMAGES]
+                    images = [inventory.refs[key] for key in some]
+                    make_ready(state, self.settings, self.device, len(lacking), images)
+                planned.append(PlannedEncoder.of(item, state))
+                missing.append(lacking)
+                if self._keep:
+                    self.states.append(state)
+                else:
+                    state.forward = None
+        asked = self.settings.batch_size
+        batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
+        shards = plan_shards(missing, shard_size(batch, on_cpu=on_cpu))
+        listed = {key for shard in shards for key in shard.keys}
+        if planned and not shards:
+            self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
+        elif known := len(inventory.refs) - len(listed):
+            self.progress.say(
+                f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
             )
+        self.planned = ExtractionPlan(
+            tuple(planned),
+            self._failures,
+            tuple(shards),
+            {key: inventory.refs[key] for key in listed},
+            inventory.keys,
+            inventory.unreadable,
+            self.device,
+            torch.get_num_threads(),
+        )
+        return self.planned
 
-    def _state(self, encoder: BasePatchEncoder, inventory: HashInventory) -> EncoderState:
+    def _made(self, item: BasePatchEncoder | EncoderRecipe) -> BasePatchEncoder | HistobenchError:
+        """The encoder, or why it cannot be made; without its network, where that may not be needed."""
+        if isinstance(item, BasePatchEncoder):
+            return item
+        try:
+            if self.settings.recheck == "auto" and not self.settings.no_cache:
+                encoder = item.stand_in()
+                if encoder and any(is_cached(self.root, each) for each in self._named(encoder)[1:]):
+                    return encoder
+            return item.build()
+        except HistobenchError as error:
+            return error
+
+    @contextmanager
+    def _noting_failures(self, item: BasePatchEncoder | EncoderRecipe) -> Iterator[None]:
+        try:
+            yield
+        except HistobenchError as error:
+            if not self._tolerant or isinstance(error, DiskFullError):
+                raise
+            self._failures[item.name] = str(error)
+
+    def _checked(
+        self, made: Iterable[BasePatchEncoder | HistobenchError]
+    ) -> Iterator[tuple[BasePatchEncoder | EncoderRecipe, EncoderState]]:
+        """The encoders that can be used, each with the rows that can be."""
+        refs = list(self._inventory.refs.values())
+        for item, encoder in zip(self.given, made, strict=True):
+            with self._noting_failures(item):
+                if isinstance(encoder, HistobenchError):
+                    raise encoder
+                check_batch(encoder, refs, self.device)
+                state = self._state(encoder)
+                if isinstance(encoder, StandIn) and not self._serves(state):
+                    assert isinstance(item, EncoderRecipe)
+                    state = self._state(item.build())
+                self._check_files(state)
+                yield item, self._trusted(state)
+
+    def _serves(self, state: EncoderState) -> bool:
+        """Whether all images are cached, and were compared with the same libraries before."""
+        return state.cache.decision(VERSIONS) == versions(*LIBRARIES) and not self._missing(state.cache)
+
+    def _state(self, encoder: BasePatchEncoder) -> EncoderState:
         precision, exact, fast = self._named(encoder)
         kind = torch.device(self.device).type
         cache = self._cache(exact if self.settings.is_exact(precision) else fast)
         if precision == "fp32" and self.settings.compile == "auto" and is_cached(self.root, exact):
             known = self._cache(exact)  # serves, if it has all images
-            cache = cache if self._missing(known, inventory) else known
-        images = feature_set_fingerprint("", sorted(inventory.refs))
+            cache = cache if self._missing(known) else known
+        images = feature_set_fingerprint("", sorted(self._inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
         return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
@@ -283,23 +316,20 @@ class _Run:
         cache = RowCache(self.root, description)
         return _of_this_cpu(cache) if torch.device(self.device).type == "cpu" else cache
 
-    @contextmanager
-    def _alone(self, states: Sequence[EncoderState], inventory: HashInventory) -> Iterator[None]:
+    def _wait_for_others(self, states: Sequence[EncoderState]) -> None:
         """Wait for other runs that compute with the same encoders: what they make need not be made twice.
 
         Two that computed the same images at once would also differ in the last bits, as batches do.
         """
-        lacking = [state for state in states if self._missing(state.cache, inventory)]
-        with ExitStack() as stack:
-            # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
-            by_cache = {state.cache.fingerprint: state for state in lacking}
-            for _, state in sorted(by_cache.items()):
-                lock = state.cache.folder / ".computing.lock"
-                stack.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
-            for state in lacking:
-                state.cache.refresh()
-                state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
-            yield
+        lacking = [state for state in states if self._missing(state.cache)]
+        # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
+        by_cache = {state.cache.fingerprint: state for state in lacking}
+        for _, state in sorted(by_cache.items()):
+            lock = state.cache.folder / ".computing.lock"
+            self._open.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
+        for state in lacking:
+            state.cache.refresh()
+            state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
 
     def _say_waiting(self, state: EncoderState, lock: Path) -> None:
         holder = holder_of(lock) or {}
@@ -307,25 +337,23 @@ class _Run:
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}, since {began}"
         self.progress.say(f"{state.encoder.name}: waiting for another run that computes its features ({who})")
 
-    def _check_files(self, states: Sequence[EncoderState]) -> None:
+    def _check_files(self, state: EncoderState) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""
-        owners: dict[Path, EncoderState] = {}
-        for state in states:
-            for split in (split for split in SPLITS if self.dataset.splits.get(split)):
-                path = self._path(state.encoder, split)
-                other = owners.setdefault(path, state)
-                if other.cache.fingerprint != state.cache.fingerprint:
-                    raise HistobenchError(
-                        f"two different encoders are called {model_name(state.encoder)}: both would be "
-                        f"written to {path.name}; give each its own name"
-                    )
-                check_origin(path, state.encoder)
+        for split in (split for split in SPLITS if self.dataset.splits.get(split)):
+            path = self.save_dir / feature_file(self.dataset.name, state.encoder, split)
+            if self._files.setdefault(path, state.cache.fingerprint) != state.cache.fingerprint:
+                raise HistobenchError(
+                    f"two different encoders are called {model_name(state.encoder)}: both would be "
+                    f"written to {path.name}; give each its own name"
+                )
+            check_origin(path, state.encoder)
 
-    def _trusted(self, state: EncoderState, inventory: HashInventory) -> EncoderState:
+    def _trusted(self, state: EncoderState) -> EncoderState:
         """The state with its cached rows, if some of them computed again come out the same; else without."""
         if isinstance(state.encoder, StandIn):  # compared with the same libraries before
             return state
-        keys = [key for key in self._keys(inventory) if key in state.cache.rows]
+        refs = self._inventory.refs
+        keys = [key for key in self._keys() if key in state.cache.rows]
         asked = self.settings.recheck
         count = asked if isinstance(asked, int) else images_to_recheck(len(keys), state.encoder)
         seed = secrets.randbits(32)  # other images in every run: what one run misses the next may find
@@ -334,7 +362,7 @@ class _Run:
             return state
         if len(chosen) > FEW:
             self.progress.say(f"{state.encoder.name}: comparing {len(chosen)} cached images with the encoder")
-        difference = compare_again(state, chosen, inventory.refs, self.device, seed)
+        difference = compare_again(state, chosen, refs, self.device, seed)
         if difference is None:
             with suppress(HistobenchError):  # someone else's cache, or one that is mounted read-only
                 state.cache.decide("recheck", {"seed": seed, "images": len(chosen), "of": len(keys)})
@@ -347,225 +375,105 @@ class _Run:
         if difference.by_chance:
             return state
         state.cache.discard(difference.digest)
-        return self._state(state.encoder, inventory)
+        return self._state(state.encoder)
 
-    def _keys(self, inventory: HashInventory) -> list[bytes]:
+    def _keys(self) -> list[bytes]:
         """The readable images of the dataset, each once."""
         images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
-        keys = (inventory.key_of(image) for image in images)
+        keys = (self._inventory.key_of(image) for image in images)
         return list(dict.fromkeys(key for key in keys if key is not None))
 
-    def _missing(self, cache: RowCache, inventory: HashInventory) -> list[bytes]:
-        return [key for key in self._keys(inventory) if key not in cache]
+    def _missing(self, cache: RowCache) -> list[bytes]:
+        return [key for key in self._keys() if key not in cache]
 
-    def _compute(
-        self,
-        states: Sequence[EncoderState],
-        missing: Sequence[list[bytes]],
-        inventory: HashInventory,
-        pool: Pool,
-    ) -> dict[bytes, str]:
-        """Fill the caches; gives back every image that is known to be bad."""
-        bad = {key: why for state in states for key, why in state.cache.bad.items() if key in inventory.refs}
-        lacking = [position for position, keys in enumerate(missing) if keys]
-        if not lacking:
-            self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
+    @property
+    def runner(self) -> DeviceRunner:
+        """The encoders that miss images, together on the first device."""
+        if self._ready is None:
+            states = {place: state for place, state in enumerate(self.states) if state.forward is not None}
+            self._ready = DeviceRunner(states, self.device, self._pool, tolerant=self._tolerant)
+            self._open.callback(self._ready.close)
+        return self._ready
+
+    def compute(self, shards: Sequence[Shard]) -> dict[bytes, str]:
+        """Compute shards of the plan; return every image that is known to be bad."""
+        refs: Mapping[bytes, ImageRef] = self._inventory.refs
+        bad = {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
+        if not shards:
             return bad
-        active = [states[position] for position in lacking]
-        lists = [missing[position] for position in lacking]
-        shards = self._cut(lists)
-        total = sum(len(shard.keys) for shard in shards)
-        known = len(inventory.refs) - len(set().union(*lists))
-        if known:
-            self.progress.say(
-                f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
-            )
-        runner = self._runner(active, lists, inventory)
-        names = ", ".join(state.encoder.name for state in active)
+        runner, plan = self.runner, self.planned
+        places = sorted({place for shard in shards for place in shard.encoders})
+        names = ", ".join(self.states[place].encoder.name for place in places)
         shares = share_shards(shards, len(self.settings.devices))
-        known_bad = bool(bad or inventory.unreadable)
+        known_bad = bool(bad or plan.unreadable)
         others: list[DeviceProcess] = []
         copies = LocalCopies(self.settings.stage) if self.settings.stage else None
-        self.progress.begin(f"{self.dataset.name} x {names}", total)
+        self.progress.begin(f"{self.dataset.name} x {names}", sum(len(shard.keys) for shard in shards))
         try:
-            refs = inventory.refs if copies is None else self._copied(copies, shards, inventory)
-            recipes = [self.given[position] for position in lacking] if len(shares) > 1 else []
+            refs = refs if copies is None else self._copied(copies, shards)
             for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
                 if share:
-                    others.append(self._elsewhere(device, share, recipes, active, refs, pool, known_bad))
+                    work = Share(
+                        {place: plan.encoders[place] for place in places},
+                        tuple(share),
+                        {key: refs[key] for shard in share for key in shard.keys},
+                        root=self.root,
+                        settings=replace(self.settings, device=device),
+                        workers=self._pool.workers,
+                        threads=plan.threads,
+                        known_bad=known_bad,
+                    )
+                    others.append(DeviceProcess(work, self.progress))
             bad |= runner.run(
                 shares[0],
                 refs,
-                pool,
                 stop_at_bad=self.settings.on_bad_image == "stop",
                 known_bad=known_bad,
                 progress=self.progress,
             )
             for process in others:
                 bad |= process.wait()
+                for place, reason in process.failures.items():
+                    if not self._tolerant:
+                        raise HistobenchError(reason)
+                    runner.failures[place] = reason
         except KeyboardInterrupt as error:
-            raise InterruptedWorkError(self._kept(active, inventory)) from error
+            raise InterruptedWorkError(self._kept(places)) from error
         finally:
-            runner.close()
             for process in others:
                 process.stop()
             if copies is not None:
                 copies.remove()
             self.progress.end()
-        for state in active:
-            state.cache.refresh()
-        for state, forward in zip(active, runner.forwards, strict=True):
-            self.seconds[state.cache.fingerprint] = forward.seconds
+        for place in places:
+            self.states[place].cache.refresh()
         return bad
 
-    def _kept(self, states: Sequence[EncoderState], inventory: HashInventory) -> str:
+    def _kept(self, places: Sequence[int]) -> str:
         """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
             return "without the cache, nothing is kept"
         messages = []
-        for state in states:
+        for state in (self.states[place] for place in places):
             state.cache.refresh()
-            keys = self._keys(inventory)
-            kept = len(keys) - len(self._missing(state.cache, inventory))
+            keys = self._keys()
+            kept = len(keys) - len(self._missing(state.cache))
             messages.append(
                 f"{kept} of {len(keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
         return "; ".join(messages)
 
-    def _copied(
-        self, copies: LocalCopies, shards: Sequence[Shard], inventory: HashInventory
-    ) -> dict[bytes, ImageRef]:
+    def _copied(self, copies: LocalCopies, shards: Sequence[Shard]) -> dict[bytes, ImageRef]:
         """Where the images are read from: copies of some shards each, as far as there is room for them."""
         self.progress.say(f"copying images to {copies.folder}")
         refs: dict[bytes, ImageRef] = {}
         for start in range(0, len(shards), SHARDS_PER_COPY):
             some = (key for shard in shards[start : start + SHARDS_PER_COPY] for key in shard.keys)
-            refs |= copies.refs([key for key in some if key not in refs], inventory.refs)
+            refs |= copies.refs([key for key in some if key not in refs], self._inventory.refs)
         if copies.reason:
+            self.not_staged = copies.reason
             self.progress.say(f"images are read where they are: {copies.reason}")
         return refs
-
-    def _cut(self, missing: Sequence[list[bytes]]) -> list[Shard]:
-        """The missing images of every encoder as shards."""
-        asked = self.settings.batch_size
-        on_cpu = torch.device(self.device).type == "cpu"
-        batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
-        return plan_shards(missing, shard_size(batch, on_cpu=on_cpu))
-
-    def _runner(
-        self, states: Sequence[EncoderState], missing: Sequence[list[bytes]], inventory: HashInventory
-    ) -> DeviceRunner:
-        """The encoders on the device, with everything decided."""
-        keys = missing[0][:: max(1, len(missing[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
-        images = [inventory.refs[key] for key in keys]
-        return DeviceRunner(states, self.settings, self.device, [len(keys) for keys in missing], images)
-
-    def plan(self) -> ExtractionPlan:
-        """Everything but the computation: what is missing, cut into shards, and every decision about it.
-
-        One encoder is in memory at a time; one that cannot be made is among the failures.
-        """
-        with self._pool() as pool:
-            inventory = take_inventory(self.dataset, pool, self._memory)
-        planned: list[PlannedEncoder] = []
-        missing: list[list[bytes]] = []
-        failures: dict[str, str] = {}
-        with closing(inventory):
-            for item in self.given:
-                assert isinstance(item, EncoderRecipe)
-                try:
-                    encoder = self._stand_in(item) or item.build()
-                    check_batch(encoder, list(inventory.refs.values()), self.device)
-                    state = self._with_network(item, self._state(encoder, inventory), inventory)
-                    self._check_files([state])
-                    state = self._trusted(state, inventory)
-                    lacking = self._missing(state.cache, inventory)
-                    if lacking:
-                        self._runner([state], [lacking], inventory)
-                except HistobenchError as error:
-                    failures[item.name] = str(error)
-                    continue
-                planned.append(
-                    PlannedEncoder.of(item, state, known=len(self._keys(inventory)) - len(lacking))
-                )
-                missing.append(lacking)
-        _check_own_files(planned)
-        shards = self._cut(missing)
-        listed = {key for shard in shards for key in shard.keys}
-        return ExtractionPlan(
-            tuple(planned),
-            failures,
-            tuple(shards),
-            {key: inventory.refs[key] for key in listed},
-            inventory.keys,
-            inventory.unreadable,
-            self.device,
-            torch.get_num_threads(),
-        )
-
-    def _elsewhere(
-        self,
-        device: str | None,
-        shards: Sequence[Shard],
-        recipes: Sequence[BasePatchEncoder | EncoderRecipe],
-        states: Sequence[EncoderState],
-        refs: Mapping[bytes, ImageRef],
-        pool: Pool,
-        known_bad: bool,
-    ) -> DeviceProcess:
-        """Have shards computed on another device, with the decisions that were made on the first."""
-        share = Share(
-            recipes=tuple(recipe for recipe in recipes if isinstance(recipe, EncoderRecipe)),
-            descriptions=tuple(state.cache.description for state in states),
-            # The fast path is compared with the plain one on the first device only.
-            records=tuple({**state.record, "exactness": {}} for state in states),
-            shards=tuple(shards),
-            refs={key: refs[key] for shard in shards for key in shard.keys},
-            root=self.root,
-            settings=replace(self.settings, device=device),
-            workers=pool.workers,
-            threads=torch.get_num_threads(),
-            known_bad=known_bad,
-        )
-        return DeviceProcess(share, self.progress)
-
-    def _write(
-        self,
-        state: EncoderState,
-        asked: str,
-        split: str,
-        inventory: HashInventory,
-        problems: dict[RoiImage, str],
-        lacking: set[bytes],
-    ) -> Extraction:
-        # Rows that were made anew under the same description are another set for all that comes after.
-        generation = state.cache.content if self.settings.no_cache else state.cache.generation
-        written = write_features(
-            EncoderFacts.of(state.encoder, asked),
-            state.cache,
-            self.dataset,
-            split,
-            inventory.keys,
-            problems,
-            save_dir=self.save_dir,
-            generation=generation,
-            precision=state.arithmetic,
-            exactness=state.record.get("exactness"),
-        )
-        return replace(
-            written,
-            computed=len(
-                lacking.intersection(inventory.keys[image.path] for image in self._used(split, problems))
-            ),
-            wall_seconds=time.perf_counter() - self.began,
-            forward_seconds=self.seconds.get(state.cache.fingerprint, 0.0),
-        )
-
-    def _used(self, split: str, problems: dict[RoiImage, str]) -> list[RoiImage]:
-        return [image for image in self.dataset.splits[split] if image not in problems]
-
-    def _path(self, encoder: BasePatchEncoder, split: str) -> Path:
-        return self.save_dir / feature_file(self.dataset.name, encoder, split)
 
 
 def _of_this_cpu(cache: RowCache) -> RowCache:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
 from histobench.roi.features.cache.listing import record_set
 from histobench.roi.features.cache.row_cache import RowCache
-from histobench.roi.features.fingerprint import feature_set_fingerprint, versions
-from histobench.roi.features.inference.device_runner import EncoderState
+from histobench.roi.features.fingerprint import LIBRARIES, feature_set_fingerprint, versions
+from histobench.roi.features.inference.device_runner import PRECISION, EncoderState
 from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
+
+#: Under this name a cache keeps the versions of the libraries under which its rows were last computed or
+#: compared. With the same versions a zoo encoder whose images are all cached is not built.
+VERSIONS = "versions"
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,8 @@ def write_features(
 class PlannedEncoder:
     """One encoder with every decision about it: what its rows are called, and how they are computed."""
 
-    recipe: EncoderRecipe
+    #: None if the encoder exists in this process only.
+    recipe: EncoderRecipe | None
     facts: EncoderFacts
     #: What the features depend on besides the image; it names the cache.
     description: dict[str, Any]
@@ -149,26 +156,28 @@ class PlannedEncoder:
     #: Encoders with the same pixels share the decoding.
     pixels: str
     parameters: int
-    #: Images that were in the cache.
-    known: int
 
     @classmethod
-    def of(cls, recipe: EncoderRecipe, state: EncoderState, *, known: int) -> PlannedEncoder:
+    def of(cls, given: BasePatchEncoder | EncoderRecipe, state: EncoderState) -> PlannedEncoder:
         """The plain values of a state whose decisions are made."""
         transform = state.encoder.eval_transforms
-        pixels = recipe.name
+        pixels = given.name
         if isinstance(transform, TransformSpec):
             pixels = f"{transform.resize} {transform.crop} {transform.interpolation} {transform.squash}"
         return cls(
-            recipe,
-            EncoderFacts.of(state.encoder, recipe.name),
+            given if isinstance(given, EncoderRecipe) else None,
+            EncoderFacts.of(state.encoder, given.name),
             state.cache.description,
             dict(state.record),
             state.job,
             pixels,
             sum(parameter.numel() for parameter in state.encoder.parameters()),
-            known,
         )
+
+    def build(self) -> BasePatchEncoder:
+        """Make the encoder again."""
+        assert self.recipe is not None
+        return self.recipe.build()
 
     def as_note(self) -> dict[str, Any]:
         """Plain values to be written down."""
@@ -194,3 +203,45 @@ class ExtractionPlan:
     unreadable: Mapping[Path, str]
     device: str
     threads: int
+
+
+def write_splits(
+    planned: PlannedEncoder,
+    cache: RowCache,
+    dataset: RoiDataset,
+    keys: Mapping[Path, bytes],
+    problems: Mapping[RoiImage, str],
+    *,
+    save_dir: Path,
+    settings: Settings,
+) -> list[Extraction]:
+    """Write the feature files of one encoder; `keys` are the images' content hashes."""
+    if problems and settings.on_bad_image == "stop":
+        raise HistobenchError(
+            f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
+            "what has been computed is kept"
+        )
+    record = cache.decision(PRECISION) | cache.decision(planned.job)
+    written = [
+        write_features(
+            planned.facts,
+            cache,
+            dataset,
+            split,
+            keys,
+            problems,
+            save_dir=save_dir,
+            # Rows that were made anew under the same description are another set for all that comes after.
+            generation=cache.content if settings.no_cache else cache.generation,
+            precision=str(record.get("precision", planned.description["precision"])),
+            exactness=record.get("exactness"),
+        )
+        for split in SPLITS
+        if dataset.splits.get(split)
+    ]
+    here = versions(*LIBRARIES)
+    is_compared = "family" in planned.description["identity"] and settings.recheck != 0
+    if is_compared and cache.decision(VERSIONS) != here:
+        with suppress(HistobenchError):  # a cache that is mounted read-only
+            cache.decide(VERSIONS, here)
+    return written

@@ -119,10 +119,11 @@ def run_plan(
         check_prompts(plan, loaded)
         check_patients(plan, loaded)
         write_dataset_notes(plan)
-        units = units_of(plan, loaded, whole=engine.whole)
+        is_local = engine.name == "local"
+        units = units_of(plan, loaded, full_paths=not is_local)
         before = RoiRun.latest(plan.results)
         folder = RoiRun.create(plan.results, values, units)
-        if engine.whole:
+        if is_local:
             take_over(folder, before, loaded)
     with folder.driven():
         finished = engine.run(folder, display or Display())

@@ -186,17 +186,9 @@ def tasks_for(plan: Plan, dataset: RoiDataset) -> tuple[str, ...]:
     return UNTRAINED if any(map(is_place, columns)) else tasks
 
 
-def units_of(
-    plan: Plan,
-    datasets: Mapping[str, RoiDataset],
-    *,
-    whole: bool,
-) -> list[Unit]:
-    """The units of a plan in the order in which one worker does them.
-
-    With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
-    """
-    if not whole:
+def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, full_paths: bool) -> list[Unit]:
+    """The units of a plan in the order in which one worker does them; preparing a dataset finds more."""
+    if full_paths:
         plan = with_full_paths(plan)
     costs = {
         (job.dataset.name, job.encoder): job.seconds
@@ -221,7 +213,7 @@ def units_of(
         ]
         if not tasks:
             continue
-        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole))
+        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry))
         features = {
             encoder: Unit(
                 "features",
@@ -293,14 +285,13 @@ def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
     return {**_plain(values), "engine": engine}
 
 
-def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
+def _extraction(plan: Plan, entry: DatasetEntry) -> dict[str, Any]:
     source = DatasetSource.of(entry, plan)
     return {
         "source": source.as_note(),
         "recipes": [_recipe(plan, encoder) for encoder in filter(is_computed, plan.encoders)],
         "save_dir": str(features_folder(plan, entry)),
         "settings": asdict(plan.settings),
-        "whole": whole,
     }
 
 
@@ -341,7 +332,7 @@ def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> d
         "results_dir": str(results_folder(plan, entry.name, encoder, preset)),
         "label": label_of(encoder),
         "seed": plan.seed,
-        "device": plan.settings.device,
+        "device": plan.settings.devices[0],
         "weights": plan.weights,
         "n_bootstrap": plan.n_bootstrap,
         "options": _plain(asdict(options)),

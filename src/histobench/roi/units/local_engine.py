@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,10 +29,9 @@ LIBRARIES, COPIES = 512 * 2**20, 4
 
 
 class LocalEngine:
-    """No cluster; the features of a dataset are computed in one pass over its images, by this process."""
+    """No cluster; this process is the one worker, which others help where there are many evaluations."""
 
     name = "local"
-    whole = True
 
     def check(self) -> None:
         """This process is always there."""
@@ -41,22 +41,27 @@ class LocalEngine:
         worker = UnitWorker(folder, display.progress, display.say)
 
         def before(units: Sequence[Unit]) -> None:
-            if units[0].kind == "prepare":
+            if units[0].kind in ("prepare", "shards"):
                 display.before_extraction()
 
         def after(units: Sequence[Unit]) -> None:
-            if units[0].kind == "prepare":
+            if units[0].kind in ("prepare", "shards"):
                 display.after_extraction()
 
-        if _processes(folder) > 1:
-            computing = [kind for kind in KINDS if kind not in EVALUATING]
-            work_through(folder, worker, kinds=computing, alone=True, before=before, after=after)
-            processes = _fitting(folder, _processes(folder))
-            with _helpers(folder, processes):
-                display.say(f"evaluating in {processes} processes")
-                reporter = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
-                work_through(folder, reporter, kinds=EVALUATING)
-        work_through(folder, worker, alone=True, before=before, after=after)
+        try:
+            if _processes(folder) > 1:
+                computing = [kind for kind in KINDS if kind not in EVALUATING]
+                work_through(folder, worker, kinds=computing, alone=True, before=before, after=after)
+                worker.close()
+                processes = _fitting(folder, _processes(folder))
+                with _helpers(folder, processes):
+                    display.say(f"evaluating in {processes} processes")
+                    reporter = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
+                    work_through(folder, reporter, kinds=EVALUATING)
+            work_through(folder, worker, alone=True, before=before, after=after)
+        finally:
+            worker.close()
+            shutil.rmtree(folder.path / "cache", ignore_errors=True)  # of a run without a cache
         return True
 
 
@@ -78,9 +83,10 @@ def _fitting(folder: RunFolder, processes: int) -> int:
     """As many processes as there is memory for, each with the largest features of the run."""
     free, sizes = free_memory(), [0]
     for unit in folder.units():
-        note = folder.output(unit.id) if unit.kind == "prepare" else None
-        for written in ((note or {}).get("extractions") or {}).values():
-            sizes.append(sum(map(_size, (file["path"] for file in written["extracted"].values()))))
+        note = (folder.output(unit.id) or {}) if unit.kind == "prepare" else {}
+        for encoder in note.get("encoders", ()):
+            images = _size(folder.path / "images" / f"{unit.id}.keys") // 32
+            sizes.append(4 * images * int(encoder["facts"]["dim"]))
         if unit.kind == "features" and names_features(unit.encoder):
             place = elsewhere_path(unit.encoder)
             files = files_below(place, "", deep=False) if place.is_dir() else [place]

@@ -65,9 +65,15 @@ class RoiRun(RunFolder):
         """Let what failed be tried again; how many units that are."""
         self.refresh()
         finished = {unit.id: self.output(unit.id) or {} for unit in self.units() if self.state(unit.id)}
-        again = {unit for unit, note in finished.items() if note["state"] != DONE or note.get("failures")}
+        again = {
+            unit
+            for unit, note in finished.items()
+            if note["state"] != DONE or note.get("failures") or note.get("bad")
+        }
         gone = set(again)
         for unit in self.units():  # what was made of the rest is made again with it
+            if unit.kind == "features" and unit.id in again:
+                gone.add(unit.spec["prepare"])  # images may have been replaced since
             if unit.kind in ("compare", REPORT) and not gone.isdisjoint(unit.needs):
                 gone.add(unit.id)
         listed = {name.removesuffix(".json") for name in names_in(self.part("outputs"), ".json")}

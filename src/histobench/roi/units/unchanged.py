@@ -63,22 +63,35 @@ def take_over(folder: RunFolder, before: RunFolder | None, datasets: Mapping[str
         note = before.output(unit.id)
         if note is None or note["state"] != DONE or not _holds(unit, note, taken, datasets):
             continue
+        if unit.kind == "prepare" and not _are_written(folder, before, unit):
+            continue
         kept = {key: value for key, value in note.items() if key not in ("state", "unit", "files")}
         if unit.kind == "features":
             kept |= {"computed": 0, "seconds": 0.0}
         if kept.get("outcome") == "evaluated":
             kept["outcome"] = "unchanged"
-        folder.finish(unit, files=map(Path, note["files"]), **kept)
+        # What a dataset was prepared for is done: the files of that are not needed any more.
+        folder.finish(unit, files=map(Path, note["files"] if unit.kind != "prepare" else ()), **kept)
         taken.add(unit.id)
+
+
+def _are_written(folder: RunFolder, before: RunFolder, prepare: Unit) -> bool:
+    """Whether the features of a dataset are as they were written."""
+    for unit in folder.units():
+        if unit.kind == "features" and prepare.id in unit.needs and is_computed(unit.spec["asked"]):
+            note = before.output(unit.id) or {}
+            files = note.get("extracted", {}).values()
+            if note.get("state") != DONE or not all(_is(file["path"], file.get("stamp")) for file in files):
+                return False
+    return True
 
 
 def _holds(unit: Unit, note: Mapping[str, Any], taken: set[str], datasets: Mapping[str, RoiDataset]) -> bool:
     if unit.kind == "prepare":
         inputs = note.get("inputs")
-        if not inputs or note["failures"] or inputs != inputs_of(datasets[unit.dataset], unit.spec):
+        if not inputs or note["failures"]:
             return False
-        written = [file for each in note["extractions"].values() for file in each["extracted"].values()]
-        return all(_is(file["path"], file.get("stamp")) for file in written)
+        return bool(inputs == inputs_of(datasets[unit.dataset], unit.spec))
     if not unit.needs or not taken.issuperset(unit.needs):
         return False
     if unit.kind == "features":  # those of other tools are read again

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,9 @@ from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
-    from histobench.roi.features.inference.planned_runner import PlannedRunner
+    from histobench.roi.data.roi_dataset import RoiDataset
+    from histobench.roi.features.feature_extraction import Extractor
+    from histobench.roi.features.inference.device_runner import DeviceRunner
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
@@ -31,18 +32,23 @@ class UnitWorker:
         self.folder = folder
         self._progress = progress
         self._say = say
-        self._runner: PlannedRunner | None = None
+        self._runner: DeviceRunner | None = None
         self._batch: tuple[str, ...] = ()
-        #: Encoders of that batch, by their place in the plan, that cannot be made on this machine -> why.
-        self._not_made: dict[int, str] = {}
+        #: What this process has planned, with its networks, if it computes all of it.
+        self._job: Extractor | None = None
+        #: The dataset of the unit that has prepared it, read last.
+        self._loaded: tuple[str, RoiDataset] | None = None
         #: The unit that has prepared a dataset -> copies of its images on this machine.
         self._copies: dict[str, LocalCopies] = {}
 
     def perform(self, units: Sequence[Unit]) -> None:
         """Do the units of one batch; one that cannot be done has an output that says why."""
         left = [unit for unit in units if not self._is_blocked(unit)]
-        if left and left[0].kind == "evaluate":
-            self._attempt(left, lambda: self._evaluate(left))
+        if self._job is not None and units[0].kind != "shards":
+            self.close()
+        if left and left[0].kind in ("evaluate", "shards"):
+            work = self._evaluate if left[0].kind == "evaluate" else self._compute
+            self._attempt(left, lambda: work(left))
             return
         for unit in left:
             self._attempt([unit], lambda unit=unit: self._perform_one(unit))  # type: ignore[misc]
@@ -69,6 +75,9 @@ class UnitWorker:
         if self._runner is not None:
             self._runner.close()
             self._runner, self._batch = None, ()
+        if self._job is not None:
+            self._job.close()
+            self._job = None
         for prepare in self._computed() if self._copies else []:
             self._copies.pop(prepare).remove()
 
@@ -97,14 +106,16 @@ class UnitWorker:
         return is_blocked
 
     def _perform_one(self, unit: Unit) -> None:
+        from histobench.roi.features.fingerprint import versions
         from histobench.roi.units import comparing, extraction
         from histobench.roi.units.evaluating import evaluate_on_network, evaluate_splits
 
         if unit.kind == "prepare":
             self.close()
-            extraction.prepare(self.folder, unit, self._progress)
-        elif unit.kind == "shards":
-            self._compute(unit)
+            if unit.spec["recipes"]:
+                self._job = extraction.prepare(self.folder, unit, self._data(unit), self._progress)
+            else:  # every feature comes from elsewhere
+                self.folder.finish(unit, failures={}, versions=versions())
         elif unit.kind == "network":
             self.close()
             evaluate_on_network(self.folder, unit, self._say)
@@ -114,7 +125,7 @@ class UnitWorker:
             if output["state"] != DONE:
                 raise HistobenchError(str(output["reason"]))
             extraction.check_versions(output)
-            extraction.write_feature_files(self.folder, unit, output, planning)
+            extraction.write_feature_files(self.folder, unit, output, planning, lambda: self._data(planning))
         elif unit.kind == "compare":
             self._say(self.folder.title(unit))
             with self._as_planned(unit):
@@ -123,23 +134,29 @@ class UnitWorker:
             with self._as_planned(unit):
                 evaluate_splits(self.folder, unit, self._features_of(unit), self._say)
 
-    def _compute(self, unit: Unit) -> None:
-        """Rows for the cache, those of encoders that can be made here; if others cannot, the unit failed."""
+    def _compute(self, units: Sequence[Unit]) -> None:
+        """Rows for the cache, those of encoders that can be made here."""
         from histobench.roi.units.extraction import compute_shards, open_runner
 
-        planning = self.folder.unit(unit.spec["prepare"])
+        planning = self.folder.unit(units[0].spec["prepare"])
         prepared = self._output(planning.id)
-        if self._runner is None or self._batch != self.folder.batch_of(unit):
-            self.close()
-            self._runner, self._not_made = open_runner(prepared, unit, planning.spec)
-            self._batch = self.folder.batch_of(unit)
-        made = [place for place in unit.spec["encoders"] if place not in self._not_made]
-        here = replace(unit, spec={**unit.spec, "encoders": made})
-        copies = self._copies_of(planning)
-        note = compute_shards(self.folder, prepared, self._runner, here, self._progress, copies)
-        for reason in self._not_made.values():
-            raise HistobenchError(reason)
-        self.folder.finish(unit, **note)
+        work: Extractor | DeviceRunner | None = self._job
+        copies = None
+        if work is None:
+            if self._runner is None or self._batch != self.folder.batch_of(units[0]):
+                self.close()
+                self._runner = open_runner(self.folder, prepared, units[0], planning.spec)
+                self._batch = self.folder.batch_of(units[0])
+            work, copies = self._runner, self._copies_of(planning)
+        compute_shards(self.folder, prepared, units, work, self._progress, copies)
+
+    def _data(self, planning: Unit) -> RoiDataset:
+        """The dataset of a unit that prepares it."""
+        from histobench.roi.data.source import DatasetSource
+
+        if self._loaded is None or self._loaded[0] != planning.id:
+            self._loaded = planning.id, DatasetSource.from_note(planning.spec["source"]).load()
+        return self._loaded[1]
 
     def _evaluate(self, units: Sequence[Unit]) -> None:
         from histobench.roi.units.evaluating import evaluate_units

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -30,6 +31,7 @@ from histobench.roi.features.inference.tuning import (
 )
 from histobench.roi.features.loading.job import Transform, transformed
 from histobench.roi.features.loading.loader import Loader, Pool
+from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.options import Settings
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,9 @@ class EncoderState:
     record: dict[str, Any]
     #: Where the record is kept; empty in a process that computes a share of someone else's job.
     job: str = ""
+    #: The network on the device, see `make_ready`, and the shape of an image for it.
+    forward: Forward | None = None
+    shape: tuple[int, ...] = ()
 
     @property
     def arithmetic(self) -> str:
@@ -64,135 +69,180 @@ class EncoderState:
             self.cache.decide(self.job, self.record)
 
 
+def make_ready(
+    state: EncoderState, settings: Settings, device: str, images: int = 0, sample: Sequence[ImageRef] = ()
+) -> Forward:
+    """Put the network of an encoder on a device, and decide what is not decided yet for a job of `images`.
+
+    A low precision is tried on `sample`, some of the images.
+    """
+    transform = state.encoder.eval_transforms
+    state.shape = shape = shape_of(transform, sample)
+    dtype = torch.uint8 if isinstance(transform, TransformSpec) else torch.float32
+    asked, asked_for = settings.batch_size, state.precision
+    batch = state.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
+    if state.precision != "fp32" and "precision" not in state.record:
+        found = {"precision": _permitted(state, device, sample)}
+        # Another machine may have found otherwise at the same time: one cache has one precision.
+        state.record["precision"] = state.cache.decide_once(PRECISION, found).get("precision", asked_for)
+    forward = Forward(state.encoder, device=device, precision=state.arithmetic, batch=int(batch))
+    if not settings.is_exact(state.precision):
+        forward.fold()
+    if "batch" not in state.record:
+        if asked == "auto":
+            forward.batch = largest_batch(forward, shape, dtype)
+        if torch.device(device).type == "cpu":
+            forward.batch = min(forward.batch, cpu_batch())
+        # A batch larger than the job would be mostly padding.
+        forward.batch = min(forward.batch, 1 << max(images - 1, 0).bit_length())
+    if "compile" not in state.record:
+        compiled = settings.compile == "on" or (
+            settings.compile == "auto" and worth_compiling(forward, shape, dtype, images)
+        )
+        state.note(batch=forward.batch, compile=compiled)
+    if state.record["compile"]:
+        forward.compile()
+    state.forward = forward
+    return forward
+
+
+def _permitted(state: EncoderState, device: str, sample: Sequence[ImageRef]) -> str:
+    """The precision asked for, or fp32 where it would change this encoder's features too much."""
+    asked, transform = state.precision, state.encoder.eval_transforms
+    arrays = [array for ref in sample if (array := transformed(ref, transform)) is not None]
+    if not arrays:
+        return asked
+    forward = Forward(state.encoder, device=device, precision=asked, batch=TRIAL_BATCH)
+    forward.fold()
+    cosine = least_cosine(forward, torch.from_numpy(np.stack(arrays)))
+    if cosine >= PROMISED[asked]:
+        return asked
+    log.warning(
+        "%s: %s would change its features too much (least cosine to fp32 %.5f on %d images, "
+        "the limit is %g); computing in fp32",
+        state.encoder.name,
+        asked,
+        cosine,
+        len(arrays),
+        PROMISED[asked],
+    )
+    return "fp32"
+
+
 class DeviceRunner:
-    """Several encoders on one device; `sample` is some of the images, to try a low precision on."""
+    """Encoders that are ready on one device, by their places in a plan, with the workers that load images.
+
+    If it is `tolerant`, an encoder that fails is noted in `failures`, and the others go on.
+    """
 
     def __init__(
-        self,
-        states: Sequence[EncoderState],
-        settings: Settings,
-        device: str,
-        images: Sequence[int],
-        sample: Sequence[ImageRef] = (),
+        self, states: Mapping[int, EncoderState], device: str, pool: Pool, *, tolerant: bool = False
     ) -> None:
-        self.states = states
+        self.states = dict(states)
         self.device = device
-        self._sample = sample
-        self._loading: tuple[Pool, Loader] | None = None
+        self.failures: dict[int, str] = {}
+        self._tolerant = tolerant
+        self._loader: Loader | None = None
         self._locked = ExitStack()
-        self.transforms, self._pixels = distinct([state.encoder.eval_transforms for state in states])
-        self.shapes = [shape_of(transform, sample) for transform in self.transforms]
-        self.forwards = [
-            self._ready(state, pixels, settings, count)
-            for state, pixels, count in zip(states, self._pixels, images, strict=True)
-        ]
+        self._transforms, pixels = distinct([state.encoder.eval_transforms for state in states.values()])
+        self._pixels = dict(zip(states, pixels, strict=True))
+        if not all(isinstance(transform, TransformSpec) for transform in self._transforms):
+            pool.close()  # transforms of the user's own stay in this process
+            pool = ThreadPool(pool.workers)
+        self._pool = pool
+
+    def forward(self, place: int) -> Forward:
+        """Return the network of an encoder."""
+        forward = self.states[place].forward
+        assert forward is not None
+        return forward
 
     @property
-    def batch(self) -> int:
-        """Images per batch of the loader."""
-        return max(forward.batch for forward in self.forwards)
+    def seconds(self) -> dict[int, float]:
+        """How long the device has spent in each encoder so far."""
+        return {place: self.forward(place).seconds for place in self.states}
+
+    def lacking(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Return what is not in the caches, for the encoders that have not failed."""
+        found = []
+        for shard in shards:
+            places = tuple(
+                place
+                for place in shard.encoders
+                if place not in self.failures
+                and not all(key in self.states[place].cache for key in shard.keys)
+            )
+            if places:
+                found.append(replace(shard, encoders=places))
+        return found
 
     def run(
         self,
         shards: Sequence[Shard],
         refs: Mapping[bytes, ImageRef],
-        pool: Pool,
         *,
         stop_at_bad: bool,
         known_bad: bool = False,
         progress: Progress,
     ) -> dict[bytes, str]:
         """Compute the shards; gives back the bad images and why they are bad."""
-        loader = self._loader(pool)
-        lanes = []
-        for state, forward, pixels in zip(self.states, self.forwards, self._pixels, strict=True):
+        lanes = {}
+        for place, state in self.states.items():
             exactness = Exactness(state.record.get("exactness"))
             exactness.on_measured = lambda record, state=state: state.note(exactness=record)
-            lanes.append(Lane(forward, state.cache, pixels, exactness))
+            lanes[place] = Lane(self.forward(place), state.cache, self._pixels[place], exactness)
         try:
             bad = compute(
                 shards,
                 lanes,
-                loader,
+                self._loading(),
                 refs,
                 stop_at_bad=stop_at_bad,
                 known_bad=known_bad,
                 progress=progress,
             )
-        except BaseException:
-            self.close()  # batches that were under way are not given back
-            raise
-        for state, forward in zip(self.states, self.forwards, strict=True):
-            if state.record.get("batch") != forward.batch:
-                state.note(batch=forward.batch)
+        except BaseException as error:
+            self._let_go()  # batches that were under way are not given back
+            is_expected = isinstance(error, HistobenchError) and not isinstance(error, DiskFullError)
+            if not self._tolerant or not is_expected:
+                raise
+            places = sorted({place for shard in shards for place in shard.encoders})
+            if len(places) == 1:
+                self.failures[places[0]] = str(error)
+                return {}
+            bad = {}  # each alone: the others are not to blame
+            for place in places:
+                mine = [replace(shard, encoders=(place,)) for shard in shards if place in shard.encoders]
+                bad |= self.run(
+                    self.lacking(mine), refs, stop_at_bad=stop_at_bad, known_bad=known_bad, progress=progress
+                )
+        for place, state in self.states.items():
+            if state.record.get("batch") != self.forward(place).batch:
+                state.note(batch=self.forward(place).batch)
         return bad
 
     def close(self) -> None:
-        """Let go of the memory that is locked for the device."""
-        self._loading = None
+        """Let go of the workers, and of the memory that is locked for the device."""
+        self._let_go()
+        self._pool.close()
+
+    def _let_go(self) -> None:
+        self._loader = None
         self._locked.close()
 
-    def _loader(self, pool: Pool) -> Loader:
-        """The batches of a pool, kept from one run to the next: locking memory takes as long as a shard."""
-        known = self._loading
-        if known is None or known[0] is not pool or known[1].layout.batch != self.batch:
-            self.close()
-            loader = Loader(pool, self.transforms, self.shapes, batch=self.batch, on_written=self._lock)
-            self._loading = known = (pool, loader)
-        return known[1]
+    def _loading(self) -> Loader:
+        """The batches of the pool, kept from one run to the next: locking memory takes as long as a shard."""
+        batch = max(self.forward(place).batch for place in self.states)
+        if self._loader is None or self._loader.layout.batch != batch:
+            self._let_go()
+            pixels = list(self._pixels.values())
+            shapes = [state.shape for state in self.states.values()]
+            each = [shapes[pixels.index(number)] for number in range(len(self._transforms))]
+            self._loader = Loader(self._pool, self._transforms, each, batch=batch, on_written=self._lock)
+        return self._loader
 
     def _lock(self, ring: Sequence[Sequence[NDArray[Any]]]) -> None:
         self._locked.enter_context(pin(ring, self.device))
-
-    def _ready(self, state: EncoderState, pixels: int, settings: Settings, images: int) -> Forward:
-        shape = self.shapes[pixels]
-        dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
-        asked, asked_for = settings.batch_size, state.precision
-        batch = state.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
-        if state.precision != "fp32" and "precision" not in state.record:
-            found = {"precision": self._permitted(state, self.transforms[pixels])}
-            # Another machine may have found otherwise at the same time: one cache has one precision.
-            state.record["precision"] = state.cache.decide_once(PRECISION, found).get("precision", asked_for)
-        forward = Forward(state.encoder, device=self.device, precision=state.arithmetic, batch=int(batch))
-        if not settings.is_exact(state.precision):
-            forward.fold()
-        if "batch" not in state.record:
-            if asked == "auto":
-                forward.batch = largest_batch(forward, shape, dtype)
-            if torch.device(self.device).type == "cpu":
-                forward.batch = min(forward.batch, cpu_batch())
-            # A batch larger than the job would be mostly padding.
-            forward.batch = min(forward.batch, 1 << max(images - 1, 0).bit_length())
-        if "compile" not in state.record:
-            compiled = settings.compile == "on" or (
-                settings.compile == "auto" and worth_compiling(forward, shape, dtype, images)
-            )
-            state.note(batch=forward.batch, compile=compiled)
-        if state.record["compile"]:
-            forward.compile()
-        return forward
-
-    def _permitted(self, state: EncoderState, transform: Transform) -> str:
-        """The precision asked for, or fp32 where it would change this encoder's features too much."""
-        asked = state.precision
-        arrays = [array for ref in self._sample if (array := transformed(ref, transform)) is not None]
-        if not arrays:
-            return asked
-        forward = Forward(state.encoder, device=self.device, precision=asked, batch=TRIAL_BATCH)
-        forward.fold()
-        cosine = least_cosine(forward, torch.from_numpy(np.stack(arrays)))
-        if cosine >= PROMISED[asked]:
-            return asked
-        log.warning(
-            "%s: %s would change its features too much (least cosine to fp32 %.5f on %d images, "
-            "the limit is %g); computing in fp32",
-            state.encoder.name,
-            asked,
-            cosine,
-            len(arrays),
-            PROMISED[asked],
-        )
-        return "fp32"
 
 
 def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int]]:

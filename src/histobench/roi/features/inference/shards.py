@@ -82,7 +82,7 @@ class _Work:
 
 def compute(
     shards: Sequence[Shard],
-    lanes: Sequence[Lane],
+    lanes: Mapping[int, Lane],
     loader: Loader,
     refs: Mapping[bytes, ImageRef],
     *,
@@ -136,7 +136,7 @@ def _requests(shards: Sequence[Shard], refs: Mapping[bytes, ImageRef], batch: in
             yield LoadRequest(tuple(refs[key] for key in keys), keys, work)
 
 
-def _start(work: _Work, batch: Batch, lanes: Sequence[Lane]) -> list[Pending]:
+def _start(work: _Work, batch: Batch, lanes: Mapping[int, Lane]) -> list[Pending]:
     started = []
     for encoder in work.shard.encoders:
         lane = lanes[encoder]
@@ -151,7 +151,7 @@ def _land(
     work: _Work,
     batch: Batch,
     pending: list[Pending],
-    lanes: Sequence[Lane],
+    lanes: Mapping[int, Lane],
     loader: Loader,
     writer: ShardWriter,
     progress: Progress,
@@ -173,7 +173,7 @@ def _land(
         work.rows = []
 
 
-def _write(work: _Work, keys: Sequence[bytes], lanes: Sequence[Lane], writer: ShardWriter) -> None:
+def _write(work: _Work, keys: Sequence[bytes], lanes: Mapping[int, Lane], writer: ShardWriter) -> None:
     """Have the rows of `keys`, the first images of a shard, written."""
     done = [key for key in keys if key not in work.failures]
     lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}

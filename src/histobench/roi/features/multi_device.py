@@ -22,7 +22,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.inference.shards import Shard
-from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.shard_plan import PlannedEncoder
 from histobench.roi.options import Settings
 
 
@@ -30,9 +30,7 @@ from histobench.roi.options import Settings
 class Share:
     """What one process is to compute, and with which decisions already made."""
 
-    recipes: tuple[EncoderRecipe, ...]
-    descriptions: tuple[dict[str, Any], ...]
-    records: tuple[dict[str, Any], ...]
+    encoders: Mapping[int, PlannedEncoder]
     shards: tuple[Shard, ...]
     refs: Mapping[bytes, ImageRef]
     root: Path
@@ -43,17 +41,18 @@ class Share:
 
 
 class DeviceProcess:
-    """A process for one device; `wait` gives the bad images it met."""
+    """A process for one device; `wait` gives the bad images it met, and then `failures` the encoders."""
 
     def __init__(self, share: Share, progress: Progress) -> None:
         self.device = share.settings.device
         self._progress = progress
+        self.failures: dict[int, str] = {}
         self._bad: dict[bytes, str] = {}
         self._error: str | None = None
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "histobench.roi.features.inference.multi_device"],
+            [sys.executable, "-m", "histobench.roi.features.multi_device"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -99,6 +98,7 @@ class DeviceProcess:
                 self._progress.advance(int(message["advance"]))
             elif "bad" in message:
                 self._bad = {bytes.fromhex(key): str(why) for key, why in message["bad"].items()}
+                self.failures = {int(place): f"on {self.device}: {why}" for place, why in message["failures"]}
             elif "error" in message:
                 self._error = str(message["error"])
 
@@ -127,23 +127,6 @@ class _Reports:
         self._stream.flush()
 
 
-def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
-    """Build the encoders and compute the shards of a share."""
-    from histobench.roi.features.inference.planned_runner import PlannedRunner
-
-    runner = PlannedRunner(
-        share.recipes,
-        share.descriptions,
-        share.records,
-        root=share.root,
-        settings=share.settings,
-        workers=share.workers,
-        threads=share.threads,
-    )
-    with closing(runner):
-        return runner.run(share.shards, share.refs, known_bad=share.known_bad, progress=reports)
-
-
 def share_shards(shards: Sequence[Shard], devices: int) -> list[list[Shard]]:
     """Deal the shards out like cards."""
     return [list(shards[start::devices]) for start in range(devices)]
@@ -155,12 +138,31 @@ def main() -> int:
     sys.stdout = sys.stderr  # what libraries print must not mix with the reports
     share: Share = pickle.load(sys.stdin.buffer)  # from the parent, through its own pipe
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    from histobench.roi.features.planned_runner import planned_runner
+
     try:
-        bad = compute_share(share, reports)
+        with closing(
+            planned_runner(
+                share.encoders,
+                root=share.root,
+                settings=share.settings,
+                workers=share.workers,
+                threads=share.threads,
+            )
+        ) as runner:
+            bad = runner.run(
+                runner.lacking(share.shards),
+                share.refs,
+                stop_at_bad=share.settings.on_bad_image == "stop",
+                known_bad=share.known_bad,
+                progress=reports,
+            )
     except HistobenchError as error:
         reports.send({"error": str(error)})
         return 2
-    reports.send({"bad": {key.hex(): why for key, why in bad.items()}})
+    reports.send(
+        {"bad": {key.hex(): why for key, why in bad.items()}, "failures": list(runner.failures.items())}
+    )
     return 0
 
 
