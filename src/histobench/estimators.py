@@ -25,7 +25,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from histobench.api.validation import check_range, check_scale
-from histobench.core.parameters import InvalidParameterError, positive_number, whole_number
+from histobench.core.errors import InvalidParameterError
+from histobench.core.records import checked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,9 +154,9 @@ class LinearProbe(_ProtocolClassifier):
         return tags
 
     def _check_parameters(self) -> None:
-        whole_number(self.max_iter, "max_iter", least=1)
+        checked(int, self.max_iter, "max_iter", least=1)
         if self.cost is not None:
-            positive_number(self.cost, "cost", finite=False)
+            checked(float, self.cost, "cost", above=0)
 
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
         from histobench.roi.protocols.softmax_regression import Penalty, fit_softmax
@@ -204,7 +205,7 @@ class KNN(_Remembering):
         self.n_neighbors = n_neighbors
 
     def _check_parameters(self) -> None:
-        whole_number(self.n_neighbors, "n_neighbors", least=1)
+        checked(int, self.n_neighbors, "n_neighbors", least=1)
 
     def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         from histobench.roi.protocols.knn import knn
@@ -242,9 +243,9 @@ class SimpleShot(Prototype):
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
-        whole_number(self.n_shot, "n_shot", least=1)
+        checked(int, self.n_shot, "n_shot", least=1)
         if not isinstance(self.random_state, np.random.Generator | np.random.RandomState | None):
-            whole_number(self.random_state, "random_state", least=0)
+            checked(int, self.random_state, "random_state", least=0)
 
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
         draw = np.random.default_rng(self.random_state)

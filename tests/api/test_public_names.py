@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -21,36 +20,59 @@ import histobench as hb
 from histobench.api import plots
 from histobench.cli.main import main
 from histobench.consult.reference_agents import POLICIES, RULES
-from histobench.consult.study_plan import ConsultRun, StudyPlan
-from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
-from histobench.roi.result_options import CompareSettings
+from histobench.consult.study_plan import ConsultRun, StudyPlan, extraction_options
+from histobench.core.records import Declared, options_of
+from histobench.mint.runs.run_options import RunOptions
+from histobench.roi.options import ENGINE_GROUP, LoadOptions, Settings, feature_options, plan_options
+from histobench.roi.result_options import ChooseOptions, CompareOptions, PowerOptions
 
 TOP = Path(__file__).parents[2]
 SOURCE = TOP / "src" / "histobench"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("write_signatures", TOP / "scripts/write_signatures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (hb.run, [each for each in plan_options() if each.said.group != ENGINE_GROUP]),
+        (hb.extract, options_of(Settings)),
+        (hb.evaluate, feature_options()),
+        (hb.compare, options_of(CompareOptions)),
+        (hb.choose, options_of(ChooseOptions)),
+        (hb.power, options_of(PowerOptions)),
+        (hb.load_dataset, [each for each in options_of(LoadOptions) if each.name != "pool"]),
+        (
+            hb.mint.run,
+            [each for each in options_of(RunOptions) if each.name not in ("output", "agent", "tasks")],
+        ),
+        (hb.consult.prepare, [*options_of(StudyPlan), *extraction_options()]),
+        (hb.consult.run, options_of(ConsultRun)),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_a_function_has_the_options_of_its_records(
+    function: Callable[..., Any], options: list[Declared]
+) -> None:
+    """Each is a parameter with its default, or named among the further options of the docstring."""
+    parameters = inspect.signature(function).parameters
+    further = (inspect.getdoc(function) or "").partition("\n**options\n")[2].partition("\n\n")[0]
+    for each in options:
+        if each.name in parameters:
+            default = parameters[each.name].default
+            assert default in (None, each.default, inspect.Parameter.empty), each.name
+        else:
+            assert re.search(rf"\b{each.name}\b", further), each.name
 
 
-def test_signatures_are_those_of_the_records() -> None:
-    for path, text in _script().sources().items():
-        assert path.read_text(encoding="utf-8") == text, "run python scripts/write_signatures.py"
+def test_the_help_of_a_run_fits_one_screen() -> None:
+    assert len((inspect.getdoc(hb.run) or "").splitlines()) <= 60
 
 
-def test_every_option_of_a_run_is_a_parameter_with_its_default() -> None:
-    options = {each.name: each for each in _script().options_of_run()}
-    parameters = inspect.signature(hb.run).parameters
-    assert {"tasks", "n_neighbors", "splits", "recheck"} < options.keys() <= parameters.keys()
-    for name, each in options.items():
-        assert parameters[name].default == each.default, name
-    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+def test_a_further_option_is_checked() -> None:
+    with pytest.raises(hb.HistobenchError, match="unknown key 'n_neighbours'; did you mean n_neighbors"):
+        hb.run("x", "tiny-vl", n_neighbours=3)
+    with pytest.raises(ValueError, match="n_iter: expected a whole number of at least 1, found 0"):
+        hb.evaluate(np.eye(4), np.eye(4), [0, 1, 0, 1], [0, 1, 0, 1], n_iter=0)
 
 
 def _public() -> Iterator[tuple[str, Any]]:
@@ -84,7 +106,8 @@ def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -
         assert [each for each in own if each not in known] == [], name
         return
     assert "Returns\n-------" in text or inspect.signature(value).return_annotation == "None", name
-    asked = [each for each in inspect.signature(value).parameters if each != "self"]
+    asked = [str(each) for each in inspect.signature(value).parameters if each != "self"]
+    asked = ["**options" if each == "options" else each for each in asked]
     section = text.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     heads = [line for line in section.splitlines() if line and not line.startswith(" ")]
     told = [each.strip() for line in heads for each in line.partition(" : ")[0].split(",")]
@@ -92,32 +115,7 @@ def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -
     assert [each for each in told if each not in asked] == [], name
 
 
-def _defaults(record: Any) -> dict[str, Any]:
-    return {each.name: each.default for each in fields(record) if each.default is not MISSING}
-
-
-@pytest.mark.parametrize(
-    ("function", "records", "elsewhere"),
-    [
-        (hb.mint.run, [RunOptions], {"agent": "local:", "tasks": "quickstart"}),
-        (hb.consult.prepare, [StudyPlan], {}),
-        (hb.compare, [CompareSettings], {}),
-    ],
-)
-def test_a_function_has_the_options_of_its_record(
-    function: Callable[..., Any], records: list[Any], elsewhere: dict[str, Any]
-) -> None:
-    parameters = inspect.signature(function).parameters
-    wanted = {name: value for record in records for name, value in _defaults(record).items()} | elsewhere
-    assert {name: parameters[name].default for name in wanted} == wanted
-
-
-def test_a_consult_run_has_the_options_of_the_command() -> None:
-    parameters = inspect.signature(hb.consult.run).parameters
-    known = _defaults(RunOptions) | _defaults(ConsultRun) | {"max_tokens": CONSULT_MAX_TOKENS}
-    for name in list(parameters)[2:]:
-        assert parameters[name].default == known[name], name
-    assert _defaults(ConsultRun).keys() <= parameters.keys()
+def test_every_policy_has_a_rule() -> None:
     assert RULES.keys() == POLICIES.keys()
 
 

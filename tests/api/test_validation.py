@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name of two lines": ({"dataset": "a\nb"}, "dataset: expected a text of one line"),
     "another encoder's text": (
         {"tasks": "Zero-shot", "zeroshot_model_name": "tiny-vl", "zeroshot_prompt_file": "none.txt"},
-        "needs the features of tiny-vl, .* extract them with `encoder` tiny-vl",
+        "needs the features of tiny-vl, .* extract them with the encoder tiny-vl",
     ),
     "other widths": ({"test": X[40:, :5]}, "test has 5 dimensions and train has 8"),
     "too few labels": (

@@ -43,7 +43,7 @@ def test_help_and_version_are_found_where_people_look(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data?"),
+        (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data"),
         (["mint", "run", "--modle", "x"], "unknown option --modle"),
         (["data", "chekc", "x"], "invalid choice: 'chekc'"),
     ],

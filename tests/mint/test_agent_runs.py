@@ -23,7 +23,7 @@ def test_python_plays_what_the_command_line_plays(
     data, agent = make_data(10), f"replay:{make_recording(10)}"
     common = ["--data", str(data), "--tasks", "gsm8k", "--k", "1,2,5", "-o", str(tmp_path / "shell")]
     assert main(["mint", "run", "--agent", agent, *common]) == 0
-    runs = hb.mint.run(agent, "gsm8k", k=(1, 2, 5), data=data, output=tmp_path / "python")
+    runs = hb.mint.run(agent, "gsm8k", k=(1, 2, 5), data=data, results=tmp_path / "python")
     assert runs.complete
     shell = hb.mint.open_runs(tmp_path / "shell")
     table = runs.to_frame()
@@ -44,9 +44,9 @@ def test_python_plays_what_the_command_line_plays(
 
 
 def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="`max_tokens`: expected a whole number of at least 1, found 0"):
-        hb.mint.run("local:", max_tokens=0, output=tmp_path)
-    with pytest.raises(TypeError, match="'max_token'"):
+    with pytest.raises(HistobenchError, match="max_tokens: expected a whole number of at least 1, found 0"):
+        hb.mint.run("local:", max_tokens=0, results=tmp_path)
+    with pytest.raises(HistobenchError, match="'max_token'; did you mean max_tokens"):
         hb.mint.run("local:", max_token=5)
 
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import html
 import os
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    renamed,
-    text,
-    texts,
-)
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.files import check_writable
+from histobench.core.records import checked, from_values, unknown_key
 from histobench.core.renamed import Renamed, renamed_parameters
 
 if TYPE_CHECKING:
@@ -32,11 +24,9 @@ if TYPE_CHECKING:
     from histobench.api.encoder import Encoder
     from histobench.api.mistakes import Mistakes
     from histobench.api.plots import Plots
-    from histobench.core.records import Declared
     from histobench.roi.comparison.choice import Choice
     from histobench.roi.comparison.comparison import Comparison, DatasetTable
     from histobench.roi.comparison.splits_compared import SplitTable
-    from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
 
 
@@ -45,173 +35,49 @@ def run(
     data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
     encoders: str | Encoder | nn.Module | Sequence[str | Encoder | nn.Module] = (),
     *,
+    tasks: str | Sequence[str] | None = None,
     results: str | Path = "results",
+    seed: int | None = None,
+    device: str | None = None,
     skip_failed: bool = False,
     retry_failed: bool = False,
-    # The options below are written by scripts/write_signatures.py from the records.
-    target: Literal["class", "regression", "survival", "multilabel", "ordinal", "mask"] = "class",
-    target_columns: str | Sequence[str] = (),
-    mask_classes: str | None = None,
-    splits: str | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
-    features: str | Sequence[str] = (),
-    combine: str | Sequence[str] = (),
-    tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
-    presets: str | Sequence[str] = ("uni",),
-    seed: int | None = None,
-    size: int | None = None,
-    weights: str | Path | None = None,
-    allow_revision: bool = False,
-    n_bootstrap: int | None = None,
-    device: str | None = None,
-    batch_size: int | Literal["auto"] = "auto",
-    num_workers: int = 8,
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
-    compile: Literal["auto", "on", "off"] = "auto",
-    on_bad_image: Literal["stop", "skip"] = "stop",
-    recheck: int | Literal["auto"] = "auto",
-    no_cache: bool = False,
-    stage: str | None = None,
-    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    n_way: Sequence[int] = (),
-    n_iter: int = 100,
-    n_neighbors: int = 20,
-    choose_by: Literal["group", "image"] = "group",
-    cost: float | Literal["adaptive"] = 0.5,
-    class_weight: Literal["balanced", "none"] = "balanced",
-    cox_alpha: float = 0.07,
-    l1_ratio: float = 0.5,
-    lora_rank: int = 16,
-    lora_alpha: float = 16.0,
-    tune_epochs: int = 20,
-    tune_rates: Sequence[float] = (0.001, 0.0001, 1e-05),
-    tune_batch_size: int = 32,
-    tune_seeds: int = 3,
-    save_adapters: bool = False,
-    token_store: float = 20.0,
+    **options: Any,
 ) -> Benchmark:
     """Benchmark encoders on datasets: extract features, evaluate tasks, compute intervals, compare.
 
-    `histobench run` does the same and writes the same files. Work that is already in the cache or in
-    `results` is not repeated, so a run that was interrupted continues when it is called again.
+    `histobench run` does the same. A run that was interrupted continues when it is called again.
 
     Parameters
     ----------
     data : Dataset, path, name, DataFrame, or a list of these
-        What is classified: a dataset from `load_dataset`, a folder of class folders, a CSV file, TAR shards,
-        the name of a public dataset, or a DataFrame. Use `load_dataset` to split, group or name the data.
+        A dataset from `load_dataset`, or anything that `load_dataset` reads.
     encoders : str, Encoder, torch.nn.Module, or a list of these, default ()
-        Names from `list_encoders`, `my_file.py:MyEncoder`, or `NAME=my_file.py:MyEncoder`; or a model of
-        this process (see `create_encoder`, which also takes its transform). An encoder of the zoo is made
-        again by its name. An unknown encoder, or one without weights, is an error before any work starts.
+        Names from `list_encoders`, `my_file.py:MyEncoder`, or models of this process (`create_encoder`).
         None are needed with `features`.
+    tasks : str or list of str, optional
+        Linear-Probe, KNN, Proto, Few-shot, Zero-shot (the default of class labels), Retrieval,
+        Label-efficiency, Patient, Fine-tune, Robustness, Regression, Survival, Multi-label, Ordinal,
+        Segmentation.
     results : str or Path, default "results"
         Folder of the results. It may hold earlier runs.
-    skip_failed : bool, default False
-        Run the other encoders if one of them cannot be created; `Benchmark.skipped` says why.
-    retry_failed : bool, default False
-        Try again what failed in an earlier run with the same `results`.
-    target : {"class", "regression", "survival", "multilabel", "ordinal", "mask"}, default "class"
-        What is predicted.
-    target_columns : str or list of str, default ()
-        Columns of the CSV with the target (default: regression: label; survival: time,event; multilabel:
-        none; ordinal: label; mask: mask_path).
-    mask_classes : str, optional
-        Class of each code of the masks, such as 0:background,1:tumor,255:ignore, or a JSON file (default:
-        classes.json beside the table).
-    splits : str, optional
-        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
-        leave-one-group-out.
-    folds : int, optional
-        Folds of each repeat (instead of `splits`).
-    repeats : int, optional
-        Repeats of the folds (default: 1).
-    features : str or list of str, default ()
-        Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
-        NAME=PATH; `data` is the table of labels.
-    combine : str or list of str, default ()
-        Encoders whose features are put side by side, as a+b; or: all pairs.
-    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient, Fine-tune,
-        Robustness, Regression, Survival, Multi-label, Ordinal, Segmentation.
-    presets : str or list of str, default ("uni",)
-        Recipes: uni, sklearn, thunder, eva, patho-bench, hest.
     seed : int, optional
-        Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
-        split).
-    size : int, optional
-        Image size in pixels as the encoder sees it (default: each encoder's own).
-    weights : str or Path, optional
-        Checkpoint, folder of checkpoints, or table like model_weights.json.
-    allow_revision : bool, default False
-        Use weights in the hub's cache even if their revision is not the pinned one.
-    n_bootstrap : int, optional
-        Also write the older bootstrap intervals, from this many resamples.
+        Seed of everything random (default: 0, or the seed with which `data` was split).
     device : str, optional
-        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
-    batch_size : int or {"auto"}, default "auto"
-        Images per forward pass, or auto.
-    num_workers : int, default 8
-        Processes that load images, at most one per core.
-    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
-    compile : {"auto", "on", "off"}, default "auto"
-        Compile the network; auto: for long jobs.
-    on_bad_image : {"stop", "skip"}, default "stop"
-        Unreadable images: stop with one error that lists them, or skip them.
-    recheck : int or {"auto"}, default "auto"
-        Number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder).
-    no_cache : bool, default False
-        Compute all features; neither use cached features nor keep any.
-    stage : str, optional
-        Copy images to the machine's own disk before decoding: local, or a folder.
-    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        Few-shot: training images per class of an episode.
-    n_way : list of int, default ()
-        Few-shot: classes of an episode (default: all classes).
-    n_iter : int, default 100
-        Few-shot episodes per setting.
-    n_neighbors : int, default 20
-        KNN: number of neighbors.
-    choose_by : {"group", "image"}, default "group"
-        How to hold out data for model selection when there is no validation set: whole groups where the data
-        has any, or single images as in the published recipes.
-    cost : float or {"adaptive"}, default 0.5
-        Patho-bench: C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes /
-        100.
-    class_weight : {"balanced", "none"}, default "balanced"
-        Patho-bench: class weights of that logistic regression.
-    cox_alpha : float, default 0.07
-        Patho-bench: penalty of the Cox model of the preset patho-bench.
-    l1_ratio : float, default 0.5
-        Patho-bench: share of its L1 penalty; 0: L2 alone.
-    lora_rank : int, default 16
-        Fine-tune: rank of the LoRA adapter.
-    lora_alpha : float, default 16.0
-        Fine-tune: scale of the adapter, which is divided by the rank.
-    tune_epochs : int, default 20
-        Fine-tune: epochs of a training.
-    tune_rates : list of float, default (0.001, 0.0001, 1e-05)
-        Fine-tune: learning rates; one is chosen on held-out images.
-    tune_batch_size : int, default 32
-        Fine-tune: images per training step.
-    tune_seeds : int, default 3
-        Fine-tune: trainings with different seeds; an interval needs 3.
-    save_adapters : bool, default False
-        Fine-tune: save adapters to use as encoders.
-    token_store : float, default 20.0
-        Gigabytes of patch tokens that are kept in a temporary file; more are computed again in every epoch.
+        cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
+    skip_failed, retry_failed : bool, default False
+        Run the other encoders if one cannot be created (`Benchmark.skipped` says why); repeat what failed.
+    **options
+        Options of a plan; docs/how-to/plan.md and `histobench run --help` explain each of them:
+        data: target, target_columns, mask_classes, features, combine, splits, folds, repeats;
+        encoders: size, weights, allow_revision; recipe: presets, choose_by, n_bootstrap;
+        speed: batch_size, num_workers, precision, compile, recheck, no_cache, stage, on_bad_image;
+        tasks: n_neighbors, n_shot, n_way, n_iter, cost, class_weight, cox_alpha, l1_ratio, lora_rank,
+        lora_alpha, tune_epochs, tune_rates, tune_batch_size, tune_seeds, save_adapters, token_store.
 
     Returns
     -------
     Benchmark
         Everything in `results`, with tables, comparisons, figures and the report.
-
-    Raises
-    ------
-    HistobenchError
-        If a parameter has a wrong value (then also a `ValueError`), or if nothing could be run.
 
     Examples
     --------
@@ -222,73 +88,60 @@ def run(
     >>> bench.encoders, bench.datasets
     (('tiny-vl',), ('synthetic-crc',))
     """
-    given = dict(locals())
     from histobench.api.dataset import plan_entry, read_for
+    from histobench.api.encoder import device_text
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.options import plan_options
+    from histobench.roi.plan.plan_file import plan_from
     from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
 
-    values: dict[str, Any] = {
-        "encoders": _encoder_names(encoders) if encoders or not given["features"] else [],
-        **changed_options(run, given, plan_options()),
-    }
-    if values.get("tasks") is not None:
-        values["tasks"] = texts(tasks, "tasks")
+    known = [each.name for each in plan_options()]
+    for name in options:
+        if name not in known:
+            raise unknown_key(name, known, "")
+    named = _encoder_names(encoders) if encoders or not options.get("features") else []
+    values: dict[str, Any] = {**options, "encoders": named}
+    if tasks is not None:
+        values["tasks"] = checked(tuple[str, ...], tasks, "tasks")
     with read_for(run, "data"):
-        several = _datasets(data, target, target_columns)
+        several = _datasets(data, options)
     values |= _one_target(several, values)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
     values |= {
-        **({"seed": _one_seed(drawn, seed)} if drawn else {}),
+        "seed": _one_seed(drawn, seed) if drawn else seed,
+        "device": device_text(device),
         "datasets": [item if isinstance(item, str) else plan_entry(item) for item in several],
-        "results": str(folder_path(results, "results").absolute()),
+        "results": str(check_writable(checked(Path, results, "results").absolute(), "results")),
     }
     with read_for(run, "data"):
-        plan = _plan(values)
+        try:
+            plan = plan_from(values, where="", base=Path("."))
+        except HistobenchError as error:
+            raise InvalidParameterError(str(error)) from error
         done = run_benchmark(
             plan, display=Display(progress=ProgressBar()), keep_going=skip_failed, retry_failed=retry_failed
         )
-        left_out: dict[str, str] = {}
+        skipped: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
             if missing in done.outcome.failures:
                 log.warning("FAILED: %s: %s", missing.job, missing.reason)
-            left_out.setdefault(missing.job, missing.reason)
+            skipped.setdefault(missing.job, missing.reason)
         if not done.outcome.has_results:
             raise HistobenchError(
-                next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")
+                next((f"{job}: {reason}" for job, reason in skipped.items()), "there was nothing to do")
             )
-    return replace(open_results(plan.results), skipped=left_out)
-
-
-def changed_options(
-    function: Callable[..., Any], given: Mapping[str, Any], options: Iterable[Declared]
-) -> dict[str, Any]:
-    """The options that a call gives another value than the default; defaults are left to the records."""
-    defaults = {name: each.default for name, each in signature(function).parameters.items()}
-    names = [each.name for each in options if each.name in defaults]
-    return {name: given[name] for name in names if given[name] is not defaults[name]}
-
-
-def _plan(values: dict[str, Any]) -> Plan:
-    """The plan of a run; what is wrong with it is wrong with a parameter."""
-    from histobench.api.encoder import device_text
-    from histobench.roi.plan.plan_file import plan_from
-
-    try:
-        return plan_from({**values, "device": device_text(values.get("device"))}, where="", base=Path("."))
-    except HistobenchError as error:
-        raise InvalidParameterError(str(error)) from error
+    return replace(open_results(plan.results), skipped=skipped)
 
 
 def _one_target(several: Sequence[Dataset | str], values: Mapping[str, Any]) -> dict[str, Any]:
     """The target of a run: that of the datasets that were loaded with one, which must be the same."""
-    from histobench.api.dataset import TARGET_OPTIONS
+    from histobench.api.dataset import TARGET_OPTIONS, origin_of
 
     found: dict[str, Any] = {name: values[name] for name in TARGET_OPTIONS if name in values}
     for item in several:
         for name in TARGET_OPTIONS:
-            own = None if isinstance(item, str) else item.source.get(name)
+            own = None if isinstance(item, str) else origin_of(item).get(name)
             if own is not None and found.setdefault(name, own) != own and list(found[name]) != list(own):
                 raise InvalidParameterError(
                     f"{name}: a dataset was loaded with {own!r}, the run is asked for {found[name]!r}"
@@ -296,27 +149,19 @@ def _one_target(several: Sequence[Dataset | str], values: Mapping[str, Any]) -> 
     return found
 
 
-def _datasets(data: Any, target: str, columns: str | Sequence[str]) -> list[Dataset | str]:
+def _datasets(data: Any, options: Mapping[str, Any]) -> list[Dataset | str]:
     """The datasets, those that are given as paths or names still as such."""
-    from histobench.api.dataset import Dataset, load_dataset
+    from histobench.api.dataset import TARGET_OPTIONS, Dataset, load_dataset
 
-    several = [data] if isinstance(data, str | os.PathLike | Dataset) or hasattr(data, "columns") else data
-    # Of a column of a DataFrame (which can become a frame) its values would be taken for datasets.
-    is_column = hasattr(data, "to_frame") and not isinstance(data, Dataset)
-    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes) or is_column:
-        raise InvalidParameterError(
-            "data: expected a dataset of load_dataset, a path, a name or a DataFrame, or a list of them, "
-            f"found {reprlib.repr(data)}"
-        )
     found: list[Dataset | str] = []
-    for item in several:
+    for item in data if isinstance(data, list | tuple) else [data]:
         if isinstance(item, Dataset):
             found.append(item)
         elif isinstance(item, str | os.PathLike):
-            found.append(str(file_path(item, "data")))
+            found.append(str(checked(Path, item, "data")))
         else:
-            with renamed(source="data"):
-                found.append(load_dataset(item, target=target, target_columns=columns))
+            target = {name: options[name] for name in TARGET_OPTIONS if options.get(name)}
+            found.append(load_dataset(item, **target))
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found
@@ -361,7 +206,6 @@ def similarity(
     given = dict(locals())
     import pandas
 
-    from histobench.core.records import from_values
     from histobench.roi.comparison import similarity as module
     from histobench.roi.result_options import SimilarityOptions
 
@@ -371,14 +215,13 @@ def similarity(
             features, groups=groups, errors=errors, k=options.k, measures=options.measures
         )
     else:
-        found = module.similarity_of_results(folder_path(features, "features"), options)
+        found = module.similarity_of_results(checked(Path, features, "features"), options)
     return pandas.DataFrame([asdict(each) for each in found])
 
 
 def choose(
     results: str | Path,
     *,
-    # The options below are written by scripts/write_signatures.py from the records.
     license: Literal["any", "commercial", "commercial-or-unclear"] = "any",
     max_params: int | None = None,
     min_robustness: float | None = None,
@@ -428,11 +271,10 @@ def choose(
     ['resnet50']
     """
     given = dict(locals())
-    from histobench.core.records import from_values
     from histobench.roi.comparison.choice import choose as chosen
     from histobench.roi.result_options import ChooseOptions
 
-    return chosen(folder_path(results, "results"), from_values(ChooseOptions, given))
+    return chosen(checked(Path, results, "results"), from_values(ChooseOptions, given))
 
 
 def _encoder_names(encoders: Any) -> list[str]:
@@ -448,7 +290,7 @@ def _encoder_names(encoders: Any) -> list[str]:
                 register_encoder(made.name)(lambda module=made.module: module)
             made = made.name
         names.append(made)
-    return texts(names, "encoders")
+    return list(checked(tuple[str, ...], names, "encoders"))
 
 
 def _one_seed(drawn: set[int], asked: int | None) -> int:
@@ -488,7 +330,7 @@ def open_results(folder: str | Path) -> Benchmark:
     from histobench.mint.results.stored_episode import FILE as EPISODES
     from histobench.roi.results.reader import load_runs
 
-    place = file_path(folder, "folder").absolute()  # the current folder may be another one later
+    place = checked(Path, folder, "folder").absolute()  # the current folder may be another one later
     try:
         return Benchmark(place, tuple(load_runs(place)))
     except HistobenchError:
@@ -502,7 +344,6 @@ def open_results(folder: str | Path) -> Benchmark:
 def compare(
     results: Benchmark | str | Path,
     *,
-    # The options below are written by scripts/write_signatures.py from the records.
     metric: str = "balanced_accuracy",
     alpha: float = 0.05,
     rope: float = 0.01,
@@ -562,12 +403,11 @@ def compare(
     [['good', 'poor', True]]
     """
     given = dict(locals())
-    from histobench.core.records import from_values
     from histobench.roi.comparison.splits_compared import compare_results
     from histobench.roi.result_options import CompareOptions
 
     options = from_values(CompareOptions, given)
-    folder = results.folder if isinstance(results, Benchmark) else file_path(results, "results")
+    folder = results.folder if isinstance(results, Benchmark) else checked(Path, results, "results")
     if options.splits:
         tables, comparison = compare_results(folder, options)
     else:
@@ -645,52 +485,20 @@ class Benchmark:
         frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
         return frame.astype({"value": float, "low": float, "high": float})
 
-    def compare(
-        self,
-        *,
-        # The options below are written by scripts/write_signatures.py from the records.
-        metric: str = "balanced_accuracy",
-        alpha: float = 0.05,
-        rope: float = 0.01,
-        task: str | None = None,
-        encoders: str | Sequence[str] = (),
-        setting: str | None = None,
-        preset: str | None = None,
-        dataset: str | None = None,
-        seed: int | None = None,
-        splits: bool = False,
-    ) -> ComparisonTable:
-        """Rank the encoders by one metric and test every pair; see `histobench.compare`.
+    def compare(self, **options: Any) -> ComparisonTable:
+        """Rank the encoders by one metric and test every pair.
 
         Parameters
         ----------
-        metric : str, default "balanced_accuracy"
-            Metric, such as accuracy, auroc or f1_score.
-        alpha : float, default 0.05
-            Error rate of a table.
-        rope : float, default 0.01
-            Over datasets: differences up to this size count as equivalent.
-        task : str, optional
-            Task (default: Linear-Probe if there is one).
-        encoders : str or list of str, default ()
-            Only these encoders.
-        setting : str, optional
-            Setting of the task, such as 9way_16shot.
-        preset : str, optional
-            Only runs of this preset.
-        dataset : str, optional
-            Only this dataset.
-        seed : int, optional
-            Only runs with this seed.
-        splits : bool, default False
-            Compare over the train/test splits of run `splits` or `folds`.
+        **options
+            As in `histobench.compare`: metric, task, encoders, dataset, setting, preset, seed, splits, alpha,
+            rope.
 
         Returns
         -------
         ComparisonTable
         """
-        given = dict(locals())
-        return compare(given.pop("self"), **given)
+        return compare(self, **options)
 
     def ranking_shift(
         self,
@@ -725,7 +533,6 @@ class Benchmark:
         given = dict(locals())
         import pandas as pd
 
-        from histobench.core.records import from_values
         from histobench.roi.comparison.ranking_shift import ranking_shifts
         from histobench.roi.result_options import CompareOptions
 
@@ -811,10 +618,10 @@ class Benchmark:
         """
         from histobench.roi.comparison.selection import having
 
-        fitting = having(self.runs, "encoder", text(encoder, "encoder"))
-        fitting = having(fitting, "task", text(task, "task"))
+        fitting = having(self.runs, "encoder", checked(str, encoder, "encoder"))
+        fitting = having(fitting, "task", checked(str, task, "task"))
         for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
-            fitting = having(fitting, what, _choice(wanted, what))
+            fitting = having(fitting, what, wanted)
         if len(fitting) > 1:
             for what, values in (
                 ("dataset", {run.identity.dataset for run in fitting}),
@@ -904,8 +711,8 @@ class Benchmark:
         """
         from histobench.report.site import build_site
 
-        file_path(folder, "folder")
-        return build_site(self.folder, folder, images=images, title=title, thorough=thorough, workers=workers)
+        place = checked(Path, folder, "folder")
+        return build_site(self.folder, place, images=images, title=title, thorough=thorough, workers=workers)
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(run.task for run in self.runs))
@@ -951,11 +758,6 @@ def _counted(names: Sequence[str], what: str) -> str:
 def _cell(value: float, low: float, high: float) -> str:
     """A value with its interval, where it has one."""
     return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low == low and high == high else "")
-
-
-def _choice(value: Any, parameter: str) -> str | None:
-    """What runs are chosen by: a text, or None for whatever there is."""
-    return None if value is None else text(value, parameter)
 
 
 def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:

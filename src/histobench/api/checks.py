@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.core.parameters import file_path, flag, texts
+from histobench.core.records import checked, from_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,17 +43,16 @@ def doctor(
     from histobench.mint.agent_checkup import check_mint
     from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoders, check_machine
 
-    names = texts(encoders, "encoders") if encoders else []
-    place = None if weights is None else str(file_path(weights, "weights"))
+    names = checked(tuple[str, ...], encoders, "encoders") if encoders else ()
+    place = None if weights is None else str(checked(Path, weights, "weights"))
     found = [*check_machine(), *(CheckupResult(*line) for line in check_mint())]
-    found += check_encoders(names, weights=place, online=flag(online, "online"))
+    found += check_encoders(names, weights=place, online=checked(bool, online, "online"))
     return pd.DataFrame([asdict(each) for each in found])[["verdict", "subject", "message", "fix"]]
 
 
 def power(
     results: str | Path,
     *,
-    # The options below are written by scripts/write_signatures.py from the records.
     metric: str = "balanced_accuracy",
     delta: float = 0.02,
     power: float = 0.8,
@@ -118,11 +117,10 @@ def power(
     given = dict(locals())
     import pandas as pd
 
-    from histobench.core.records import from_values
     from histobench.roi.comparison.power_of_runs import power_of_results
     from histobench.roi.result_options import PowerOptions
 
-    found = power_of_results(file_path(results, "results"), from_values(PowerOptions, given))
+    found = power_of_results(checked(Path, results, "results"), from_values(PowerOptions, given))
     rows = [{**asdict(each), **asdict(each.estimate)} for each in found]
     return pd.DataFrame(rows).drop(columns="estimate")
 
@@ -166,6 +164,6 @@ def verify(results: str | Path) -> pd.DataFrame:
             each.verdict,
             each.because,
         )
-        for each in verified(file_path(results, "results"))
+        for each in verified(checked(Path, results, "results"))
     ]
     return pd.DataFrame(rows, columns=[*columns, "difference", "verdict", "because"])

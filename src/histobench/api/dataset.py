@@ -8,25 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    renamed,
-    retold,
-    shares,
-    text,
-    texts,
-    whole_number,
-)
-from histobench.core.renamed import Renamed
-from histobench.core.text import check_plain_name
+from histobench.core.files import check_writable
+from histobench.core.records import checked, from_values
+from histobench.core.renamed import Renamed, renamed_parameters
 
 #: Problems of a DataFrame that are spelled out.
 _SHOWN = 3
@@ -50,35 +40,31 @@ class Dataset:
         Its name in tables and files.
     classes : tuple of str
         Class names; the class id is the position.
-    source : dict
-        How it was read, so that it can be read again.
     seed : int or None
         Seed of the split, if one was drawn.
-    reading : Reading
-        Images, labels and what was noticed while they were read; `check` reports on it.
     """
 
-    reading: Reading
-    source: Mapping[str, Any]
-    seed: int | None = None  # of the split, where one was drawn
+    _reading: Reading
+    #: How it was read, so that it can be read again.
+    _source: Mapping[str, Any]
+    seed: int | None = None
 
     @property
     def name(self) -> str:
         """Its name in tables and files."""
-        return self.roi.name
+        return self._roi.name
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names; the class id is the position."""
-        return self.roi.classes
+        return self._roi.classes
 
     @property
-    def roi(self) -> RoiDataset:
-        """The dataset as the modules below the Python API know it."""
-        return self.reading.dataset
+    def _roi(self) -> RoiDataset:
+        return self._reading.dataset
 
     def __len__(self) -> int:
-        return sum(len(images) for images in self.roi.splits.values())
+        return sum(len(images) for images in self._roi.splits.values())
 
     frame = Renamed("to_frame")
 
@@ -94,7 +80,7 @@ class Dataset:
 
         rows = [
             (str(image.path), image.label, self.classes[image.label], split, image.group)
-            for split, images in self.roi.splits.items()
+            for split, images in self._roi.splits.items()
             for image in images
         ]
         return pd.DataFrame(rows, columns=["image", "label", "class", "split", "group"])
@@ -114,22 +100,21 @@ class Dataset:
         """
         from histobench.roi.data.check import check_dataset
 
-        if workers is not None:
-            workers = whole_number(workers, "workers", least=0)
-        return check_dataset(self.reading, workers=workers)
+        workers = None if workers is None else checked(int, workers, "workers", least=0)
+        return check_dataset(self._reading, workers=workers)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(images):,} {split}" for split, images in self.roi.splits.items())
-        groups = {image.group for images in self.roi.splits.values() for image in images} - {None}
-        kind = str(self.source.get("target") or "")
+        counts = ", ".join(f"{len(images):,} {split}" for split, images in self._roi.splits.items())
+        groups = {image.group for images in self._roi.splits.values() for image in images} - {None}
+        kind = str(self._source.get("target") or "")
         what = f"{kind} target" if kind else f"{len(self.classes)} classes"
         return f"Dataset {self.name!r}: {what}, {counts} images" + (
             f", {len(groups):,} groups" if groups else ", no groups"
         )
 
     def _repr_html_(self) -> str:
-        splits = list(self.roi.splits)
-        counts = {split: Counter(image.label for image in self.roi.splits[split]) for split in splits}
+        splits = list(self._roi.splits)
+        counts = {split: Counter(image.label for image in self._roi.splits[split]) for split in splits}
         head = "".join(f"<th>{html.escape(text)}</th>" for text in ("class", *splits))
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td>"
@@ -140,8 +125,9 @@ class Dataset:
         return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{rows}</table>"
 
 
+@renamed_parameters(source="data")
 def load_dataset(
-    source: str | Path | pd.DataFrame,
+    data: str | Path | pd.DataFrame,
     *,
     name: str | None = None,
     split: str | Sequence[float] | None = None,
@@ -164,7 +150,7 @@ def load_dataset(
 
     Parameters
     ----------
-    source : str, Path or DataFrame
+    data : str, Path or DataFrame
         The data, or the name of a public dataset (`histobench data list`). A DataFrame has columns of paths
         and labels, and may have columns of splits and groups. Relative paths are relative to the current
         folder; those in a CSV, to the folder of the CSV. `hf:OWNER/DATASET` or `hf:FOLDER` is a dataset of
@@ -215,73 +201,59 @@ def load_dataset(
     >>> hb.load_dataset(frame, name="mine", split=(0.6, 0.4))
     Dataset 'mine': 9 classes, 27 train, 18 test images, 2 groups
     """
+    given = dict(locals())
     from histobench.roi.data.roi_dataset import listing
     from histobench.roi.data.source import DatasetSource, read_frame
-    from histobench.roi.data.split import parse_fractions
-    from histobench.roi.data.targets import TargetColumns
-    from histobench.roi.options import TargetOptions
+    from histobench.roi.data.split import fractions_text, parse_fractions
+    from histobench.roi.options import LoadOptions
 
-    seed = whole_number(seed, "seed", least=0)
-    given: dict[str, Any] = {
-        parameter: None if value is None else text(value, parameter)
-        for parameter, value in (
-            ("name", name),
-            ("group_column", group_column),
-            ("image_column", image_column),
-            ("label_column", label_column),
-            ("split_column", split_column),
-            ("tree", tree),
-        )
-    }
-    for parameter, regex in (("group_regex", group_regex), ("site_regex", site_regex)):
-        if regex is not None and (not isinstance(regex, str) or not regex):
-            found = "a compiled one; give its text" if isinstance(regex, re.Pattern) else repr(regex)
-            raise InvalidParameterError(f"{parameter}: expected a regular expression, found {found}")
-        given[parameter] = regex
-    if given["name"] is not None:
-        # Brackets and slashes are replaced in the names of files.
-        check_plain_name(re.sub(r"[\[\]/\\]", "_", given["name"]), what="name:")
-    given["split"] = None if split is None else shares(split, "split")
-    nothing = site_columns is None or (isinstance(site_columns, list | tuple) and not site_columns)
-    columns = () if nothing else tuple(texts(site_columns, "site_columns"))
-    named = tuple(texts(target_columns, "target_columns")) if target_columns else ()
-    given |= {"target": text(target, "target"), "target_columns": named}
-    given["mask_classes"] = None if mask_classes is None else str(mask_classes)
+    given["split"] = fractions_text(split)
+    for columns in ("site_columns", "target_columns"):
+        if given[columns] is None or given[columns] == []:
+            given[columns] = ()
+    for path in ("classes", "root"):
+        if given[path] is not None:
+            given[path] = str(checked(Path, given[path], path).absolute())
     if str(mask_classes).endswith(".json"):
         given["mask_classes"] = str(Path(str(mask_classes)).absolute())
-    predicted = TargetColumns.asked(TargetOptions(target=given["target"]).target, named)
-    given["root"] = None if root is None else str(file_path(root, "root").absolute())
-    classes_file = None if classes is None else str(file_path(classes, "classes").absolute())
-    options: dict[str, Any] = {"classes_file": classes_file, "site_columns": columns, "seed": seed, **given}
-    noted = {"class2id": classes_file, "site_columns": list(columns) or None, **given}
-    noted |= {"target_columns": list(named) or None, "target": None if predicted is None else target}
-    with renamed(class2id_txt="classes"):
-        if isinstance(source, str | os.PathLike):
-            located = file_path(source, "source")
-            if os.path.exists(located):
-                # Whatever the current folder will be; a public dataset keeps its name.
-                located = located.absolute()
-            noted["source"] = str(located)
-            reading = DatasetSource(str(located), **options).read()
-            reading.checked()
-        else:
-            noted["name"] = options["name"] = given["name"] or "data"
-            if given["split"] is not None:
-                parse_fractions(given["split"])
-            try:
-                reading = read_frame(source, DatasetSource("", **options))
-                if reading.problems:
-                    raise HistobenchError(listing(reading.problems, shown=_SHOWN))
-            except HistobenchError as error:
-                raise retold(error, f"source: {error}") from None
+    options = from_values(LoadOptions, given)
+    if options.split is not None:
+        parse_fractions(options.split)
+    noted = options.noted()
+    if isinstance(data, str | os.PathLike):
+        located = checked(Path, data, "data")
+        if os.path.exists(located):
+            # Whatever the current folder will be; a public dataset keeps its name.
+            located = located.absolute()
+        noted["source"] = str(located)
+        reading = DatasetSource.asked(str(located), options).read()
+        reading.checked()
+    else:
+        noted["name"] = options.name or "data"
+        try:
+            reading = read_frame(data, replace(DatasetSource.asked("", options), name=noted["name"]))
+            if reading.problems:
+                raise HistobenchError(listing(reading.problems, shown=_SHOWN))
+        except HistobenchError as error:
+            raise type(error)(f"data: {error}") from None
     codes = reading.dataset.target.codes if reading.dataset.target else ()
-    noted["mask_classes"] = ",".join(f"{code}:{name}" for code, name in codes) or None
-    known = {key: value for key, value in noted.items() if value is not None}
-    return Dataset(reading, known, None if split is None else seed)
+    noted["mask_classes"] = ",".join(f"{code}:{name}" for code, name in codes)
+    known = {key: value for key, value in noted.items() if value}
+    return Dataset(reading, known, options.seed if options.split else None)
 
 
 #: Of a dataset's options, those that a plan has for all of its datasets.
 TARGET_OPTIONS = ("target", "target_columns", "mask_classes")
+
+
+def images_of(data: Dataset) -> RoiDataset:
+    """Return the dataset as the modules below the Python API know it."""
+    return data._roi  # noqa: SLF001
+
+
+def origin_of(data: Dataset) -> Mapping[str, Any]:
+    """Return how a dataset was read, as an entry of a plan."""
+    return data._source  # noqa: SLF001
 
 
 def plan_entry(data: Dataset) -> dict[str, Any]:
@@ -289,16 +261,15 @@ def plan_entry(data: Dataset) -> dict[str, Any]:
     from histobench.roi.data.sites import SITE_COLUMNS
     from histobench.roi.data.source import keep_frame
 
-    if "source" in data.source:
-        return {key: value for key, value in data.source.items() if key not in TARGET_OPTIONS}
-    table = keep_frame(data.roi)
-    sites = dict.fromkeys(
-        name for images in data.roi.splits.values() for each in images for name, _ in each.sites
-    )
+    origin, images = origin_of(data), images_of(data)
+    if "source" in origin:
+        return {key: value for key, value in origin.items() if key not in TARGET_OPTIONS}
+    table = keep_frame(images)
+    sites = dict.fromkeys(name for part in images.splits.values() for each in part for name, _ in each.sites)
     entry = {
         "source": str(table),
         "name": data.name,
-        "class2id": None if data.roi.target else str(table.with_suffix(".txt")),
+        "class2id": None if images.target else str(table.with_suffix(".txt")),
         "site_columns": [name for name in sites if name not in SITE_COLUMNS],
     }
     return {key: value for key, value in entry.items() if value}
@@ -308,15 +279,15 @@ def plan_entry(data: Dataset) -> dict[str, Any]:
 def read_for(function: Callable[..., Any], parameter: str) -> Iterator[None]:
     """An error that advises a parameter of `load_dataset` says so where `function` does not have it."""
     try:
-        with renamed(class2id_txt="classes"):
-            yield
+        yield
     except HistobenchError as error:
         elsewhere = signature(load_dataset).parameters.keys() - signature(function).parameters.keys()
         named = [name for name in re.findall(r"`(\w+)`", str(error)) if name in elsewhere]
         if not named:
             raise
         call = f"load_dataset(..., {', '.join(f'{name}=...' for name in dict.fromkeys(named))})"
-        raise retold(error, f"{error}. In {function.__name__}, pass {call} as `{parameter}`") from error
+        advice = f"{error}. In {function.__name__}, pass {call} as `{parameter}`"
+        raise type(error)(advice) from error
 
 
 def demo_dataset(
@@ -365,16 +336,17 @@ def demo_dataset(
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.data.demo_masks import draw_mask_tiles
 
+    place = check_writable(checked(Path, folder, "folder"), "folder")
     if masks:
-        drawn = draw_mask_tiles(folder_path(folder, "folder"), seed=whole_number(seed, "seed", least=0))
+        drawn = draw_mask_tiles(place, seed=checked(int, seed, "seed", least=0))
         return load_dataset(drawn, target="mask")
     table = write_demo_dataset(
-        folder_path(folder, "folder"),
-        name=text(name, "name"),
-        train_per_class=whole_number(train_per_class, "train_per_class", least=1),
-        test_per_class=whole_number(test_per_class, "test_per_class", least=1),
-        size=whole_number(size, "size", least=1),
-        seed=whole_number(seed, "seed", least=0),
+        place,
+        name=checked(str, name, "name"),
+        train_per_class=checked(int, train_per_class, "train_per_class", least=1),
+        test_per_class=checked(int, test_per_class, "test_per_class", least=1),
+        size=checked(int, size, "size", least=1),
+        seed=checked(int, seed, "seed", least=0),
         sites=sites,
     )
     return load_dataset(table, classes=table.with_suffix(".txt"))

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.api.validation import as_array
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError, file_path, flag, renamed, text, whole_number
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.records import checked
 from histobench.core.text import html_table
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Encoder:
         """
         import torch
 
-        size = whole_number(batch_size, "batch_size", least=1)
+        size = checked(int, batch_size, "batch_size", least=1)
         pictures = map(_picture, itertools.count(), _listed(images))
         rows: list[NDArray[np.float32]] = []
         with torch.inference_mode():
@@ -172,23 +172,22 @@ def create_encoder(
         if weights is not None:
             raise InvalidParameterError("weights: the model has its weights already; leave it out")
         where = resolve_device(device_text(device))
-        side = None if size is None else whole_number(size, "size", least=1)
-        named = None if label is None else text(label, "label")
+        side = None if size is None else checked(int, size, "size", least=1)
+        named = None if label is None else checked(str, label, "label")
         wrapped = wrap_object(name, name=named, transform=transform, size=side)
         return Encoder(wrapped.to(where).float(), where)
     if transform is not None or label is not None:
         raise InvalidParameterError("transform, label: only for a torch.nn.Module or a callable")
-    size, place = encoder_settings(text(name, "name"), size, weights)
+    size, place = encoder_settings(checked(str, name, "name"), size, weights)
     where = resolve_device(device_text(device))
-    with renamed(resize_size="size"):
-        module = create(name, resize_size=size, weights=place)
+    module = create(name, resize_size=size, weights=place)
     return Encoder(module.to(where).float().eval(), where)
 
 
 def device_text(device: Any) -> str | None:
     """The name of a device, which may be given as PyTorch's own object."""
     named = str(device) if type(device).__name__ == "device" else device
-    return None if named is None else text(named, "device")
+    return None if named is None else checked(str, named, "device")
 
 
 def encoder_settings(
@@ -198,10 +197,10 @@ def encoder_settings(
     from histobench.roi.encoders.own_name import names_a_file
     from histobench.roi.encoders.registry import find_spec
 
-    size = None if size is None else whole_number(size, "size", least=1)
+    size = None if size is None else checked(int, size, "size", least=1)
     if weights is None:
         return size, None
-    place = file_path(weights, "weights")
+    place = checked(Path, weights, "weights")
     spec = None if names_a_file(name) else find_spec(name)
     ready = names_a_file(name) or (spec is not None and spec.source.kind in ("project", "seed"))
     # A folder or a table is a place to look in, and may be given for many encoders.
@@ -267,7 +266,7 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
 
     for asked, value in (("zero_shot", zero_shot), ("open", open)):
         if value is not None:
-            flag(value, asked)
+            checked(bool, value, asked)
     return Encoders(
         spec
         for spec in everyone()
@@ -313,7 +312,7 @@ def _look_at(position: int, image: Any) -> None:
 
     with _position(position):
         if isinstance(image, str | os.PathLike):
-            file = Path(locate(file_path(image, "path")).file)
+            file = Path(locate(checked(Path, image, "path")).file)
             if not file.is_file():
                 kind = "it is a folder" if file.is_dir() else "not a plain file" if file.exists() else ""
                 shown = str(image).encode("utf-8", "backslashreplace").decode()
@@ -331,7 +330,7 @@ def _picture(position: int, image: Any) -> Image:
     _look_at(position, image)
     with _position(position):
         if isinstance(image, str | os.PathLike):
-            return open_rgb(file_path(image, "path"))
+            return open_rgb(checked(Path, image, "path"))
         return picture_rgb(image) if _is_picture(image) else array_rgb(as_array(image, "array"))
 
 

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    renamed,
-    text,
-    texts,
-    whole_number,
-)
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.files import check_writable
+from histobench.core.records import checked, from_values, unknown_key
 from histobench.core.renamed import Renamed
 from histobench.core.text import html_table
 
@@ -246,23 +238,14 @@ def extract(
     encoder: str | Encoder,
     *,
     folder: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from the records.
     size: int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
-    batch_size: int | Literal["auto"] = "auto",
-    num_workers: int = 8,
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
-    compile: Literal["auto", "on", "off"] = "auto",
-    on_bad_image: Literal["stop", "skip"] = "stop",
-    recheck: int | Literal["auto"] = "auto",
-    no_cache: bool = False,
-    stage: str | None = None,
+    **options: Any,
 ) -> FeatureSplits:
     """Compute the features of every split with one encoder.
 
-    Features are cached: a second call, or `run` on the same images, does not compute them again. An encoder
-    that cannot be created is an error; the next call tries again.
+    Features are cached: a second call, or `run` on the same images, does not compute them again.
 
     Parameters
     ----------
@@ -272,30 +255,15 @@ def extract(
         A name from `list_encoders`, `my_file.py:MyEncoder`, or what `create_encoder` returned. The latter
         has its own `size` and `weights`.
     folder : str or Path, optional
-        Also write the feature files (.pt) to this folder. Without it the features are only returned and
-        cached.
+        Also write the feature files (.pt) to this folder.
     size : int, optional
-        Image size in pixels as the encoder sees it (default: each encoder's own).
+        Image size in pixels as the encoder sees it (default: the encoder's own).
     weights : str or Path, optional
         Checkpoint, folder of checkpoints, or table like model_weights.json.
     device : str, optional
-        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
-    batch_size : int or {"auto"}, default "auto"
-        Images per forward pass, or auto.
-    num_workers : int, default 8
-        Processes that load images, at most one per core.
-    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
-    compile : {"auto", "on", "off"}, default "auto"
-        Compile the network; auto: for long jobs.
-    on_bad_image : {"stop", "skip"}, default "stop"
-        Unreadable images: stop with one error that lists them, or skip them.
-    recheck : int or {"auto"}, default "auto"
-        Number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder).
-    no_cache : bool, default False
-        Compute all features; neither use cached features nor keep any.
-    stage : str, optional
-        Copy images to the machine's own disk before decoding: local, or a folder.
+        cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
+    **options
+        batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, stage, as in `run`.
 
     Returns
     -------
@@ -312,18 +280,16 @@ def extract(
     >>> features.train.X.shape, features.train.classes[:2]
     ((27, 256), ('NORM', 'STR'))
     """
-    given = dict(locals())
-    from histobench.api.benchmark import changed_options
-    from histobench.api.dataset import Dataset, load_dataset, read_for
+    from histobench.api.dataset import Dataset, images_of, load_dataset, read_for
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
-    from histobench.core.records import options_of
     from histobench.roi.features.feature_extraction import extract as extract_files
     from histobench.roi.features.feature_file import SOURCE, load
     from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.options import SETTINGS_OF_PLANS, Settings
 
-    chosen = SETTINGS_OF_PLANS | changed_options(extract, given, options_of(Settings))
+    # Checked before the dataset is read, which may take a while.
+    chosen = asdict(from_values(Settings, {**SETTINGS_OF_PLANS, **options}, only=True))
     chosen["device"] = device_text(device)
     recipe: BasePatchEncoder | EncoderRecipe
     if isinstance(encoder, Encoder):
@@ -333,21 +299,17 @@ def extract(
                     f"{name}: the encoder exists already; pass this to create_encoder"
                 )
         recipe, chosen["device"] = encoder.module, chosen["device"] or encoder.device
-    elif isinstance(encoder, str):
-        recipe = EncoderRecipe(encoder, *encoder_settings(text(encoder, "encoder"), size, weights))
     else:
-        raise InvalidParameterError(
-            "encoder: expected a name or the result of create_encoder, found "
-            f"{type(encoder).__name__} (one encoder; hb.run takes several)"
-        )
-    target = None if folder is None else folder_path(folder, "folder")
-    Settings(**chosen)  # checked before the dataset is read, which may take a while
-    with renamed(source="data"), read_for(extract, "data"):
-        data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
+        name = checked(str, encoder, "encoder")
+        recipe = EncoderRecipe(name, *encoder_settings(name, size, weights))
+    target = None if folder is None else check_writable(checked(Path, folder, "folder"), "folder")
+    with read_for(extract, "data"):
+        data = data if isinstance(data, Dataset) else load_dataset(data)
     keeper = TemporaryResults()
     try:
-        with renamed(resize_size="size"):
-            done = extract_files(data.roi, recipe, target or keeper.folder, **chosen, progress=ProgressBar())
+        done = extract_files(
+            images_of(data), recipe, target or keeper.folder, **chosen, progress=ProgressBar()
+        )
     finally:
         if isinstance(encoder, Encoder):  # it may have been asked for on another device, for once
             encoder.module.to(encoder.device)
@@ -379,28 +341,16 @@ def load_features(
     FeatureSplits
         The features by split, for `evaluate` and scikit-learn.
     """
-    from histobench.api.dataset import Dataset, load_dataset, read_for
+    from histobench.api.dataset import Dataset, images_of, load_dataset, read_for
     from histobench.roi.encoders.own_name import ELSEWHERE
     from histobench.roi.features.elsewhere import import_features
 
-    place = file_path(path, "path")
-    with renamed(source="labels"), read_for(load_features, "labels"):
-        table = labels if isinstance(labels, Dataset) else load_dataset(_readable(labels))
-    alias = "" if name is None else f"{text(name, 'name')}="
-    _, sets = import_features(table.roi, f"{alias}{ELSEWHERE}{place}", None)
+    place = checked(Path, path, "path")
+    with read_for(load_features, "labels"):
+        table = labels if isinstance(labels, Dataset) else load_dataset(labels)
+    alias = "" if name is None else f"{checked(str, name, 'name')}="
+    _, sets = import_features(images_of(table), f"{alias}{ELSEWHERE}{place}", None)
     return FeatureSplits({split: Features(found) for split, found in sets.items()})
-
-
-def _readable(data: Any) -> Any:
-    """What `load_dataset` reads, or an error that names it as it is called here."""
-    if isinstance(data, str | os.PathLike):
-        file_path(data, "data")
-    elif not hasattr(data, "columns"):
-        raise InvalidParameterError(
-            "data: expected a dataset of load_dataset, a path, a name or a DataFrame, found "
-            f"{type(data).__name__}"
-        )
-    return data
 
 
 class TemporaryResults:
@@ -431,23 +381,7 @@ def evaluate(
     dataset: str | None = None,
     encoder: str | None = None,
     results: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from the records.
-    max_iteration: int = 1000,
-    use_sklearn: bool = False,
-    n_neighbors: int = 20,
-    n_iter: int = 100,
-    use_all_way: bool = True,
-    n_way: Sequence[int] = (2, 3, 4, 5, 6, 7, 8, 9, 10),
-    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    keep_probabilities: bool = False,
-    zeroshot_model_name: str | None = None,
-    zeroshot_prompt_file: str | Path | None = None,
-    zeroshot_batch_size: int = 32,
-    cost: float | Literal["adaptive"] = 0.5,
-    class_weight: Literal["balanced", "none"] = "balanced",
-    cox_alpha: float = 0.07,
-    l1_ratio: float = 0.5,
-    choose_by: Literal["group", "image"] = "group",
+    **options: Any,
 ) -> Benchmark:
     """Evaluate features, or arrays with labels.
 
@@ -481,40 +415,10 @@ def evaluate(
         Names in tables (default: those of the features, else "data" and "encoder").
     results : str or Path, optional
         Folder for the result files that `run` writes. Without it nothing is written.
-    max_iteration : int, default 1000
-        Linear probe: iteration limit of the solver.
-    use_sklearn : bool, default False
-        Linear probe: fit the linear probe with scikit-learn.
-    n_neighbors : int, default 20
-        KNN: number of neighbors.
-    n_iter : int, default 100
-        Few-shot episodes per setting.
-    use_all_way : bool, default True
-        Few-shot: add the setting with all classes.
-    n_way : list of int, default (2, 3, 4, 5, 6, 7, 8, 9, 10)
-        Few-shot: classes of an episode.
-    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        Few-shot: training images per class of an episode.
-    keep_probabilities : bool, default False
-        Few-shot: store the probabilities of every episode, for intervals of AUROC and log loss over images.
-    zeroshot_model_name : str, optional
-        Zero-shot: encoder with a text tower (default: the features' encoder).
-    zeroshot_prompt_file : str or Path, optional
-        Zero-shot: one prompt per class, or templates x names as YAML or JSON.
-    zeroshot_batch_size : int, default 32
-        Zero-shot: images per forward pass.
-    cost : float or {"adaptive"}, default 0.5
-        Patho-bench: C of the logistic regression of the preset patho-bench; adaptive: dimensions x classes /
-        100.
-    class_weight : {"balanced", "none"}, default "balanced"
-        Patho-bench: class weights of that logistic regression.
-    cox_alpha : float, default 0.07
-        Patho-bench: penalty of the Cox model of the preset patho-bench.
-    l1_ratio : float, default 0.5
-        Patho-bench: share of its L1 penalty; 0: L2 alone.
-    choose_by : {"group", "image"}, default "group"
-        How to hold out data for model selection when there is no validation set: whole groups where the data
-        has any, or single images as in the published recipes.
+    **options
+        n_neighbors (KNN); n_shot, n_way, n_iter, use_all_way, keep_probabilities (Few-shot); max_iteration,
+        use_sklearn (Linear-Probe); zeroshot_model_name, zeroshot_prompt_file, zeroshot_batch_size;
+        choose_by, cost, class_weight, cox_alpha, l1_ratio; `histobench evaluate --help` explains them.
 
     Returns
     -------
@@ -530,18 +434,20 @@ def evaluate(
     >>> done.to_frame().query("metric == 'balanced_accuracy'")["value"].item()
     1.0
     """
-    given = dict(locals())
-    from histobench.api.benchmark import Benchmark, changed_options, open_results
+    from histobench.api.benchmark import Benchmark, open_results
     from histobench.api.validation import Given, checked_parts, target_parts
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
-    from histobench.roi.options import Options, TargetOptions, feature_options
+    from histobench.roi.options import IMAGE_KEYS, Options, TargetOptions
     from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import CLASS, ROBUSTNESS, TARGETS, canonical_task
 
-    task_options = Options(**changed_options(evaluate, given, feature_options()))
-    kind = TargetOptions(target=text(target, "target")).target
+    for name in options:
+        if name in IMAGE_KEYS:
+            raise unknown_key(name, (), "")
+    task_options = from_values(Options, options, only=True)
+    kind = TargetOptions(target=target).target
     arrays = [
         Given("train", _split(train, "train"), train_labels, train_groups),
         Given("test", _split(test, "test"), test_labels, groups),
@@ -552,14 +458,15 @@ def evaluate(
     if stored is not None:
         kind = stored.kind
     usual = TASKS if kind == CLASS else (TARGETS[kind].task,)
-    asked = tuple(map(canonical_task, texts(usual if tasks is None or tasks is TASKS else tasks, "tasks")))
+    chosen = usual if tasks is None or tasks is TASKS else checked(tuple[str, ...], tasks, "tasks")
+    asked = tuple(map(canonical_task, chosen))
     get_preset(preset)
-    seed = whole_number(seed, "seed", least=0)
+    seed = checked(int, seed, "seed", least=0)
     names = {
-        "dataset": None if dataset is None else text(dataset, "dataset"),
-        "encoder": None if encoder is None else text(encoder, "encoder"),
+        "dataset": None if dataset is None else checked(str, dataset, "dataset"),
+        "encoder": None if encoder is None else checked(str, encoder, "encoder"),
     }
-    folder = None if results is None else folder_path(results, "results")
+    folder = None if results is None else check_writable(checked(Path, results, "results"), "results")
     if folder is None and ROBUSTNESS in asked:
         raise InvalidParameterError(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
@@ -585,10 +492,9 @@ def evaluate(
             options=task_options,
         )
     )
-    with renamed(model_name="encoder"):
-        if done.failed or not done.rows:
-            reasons = (done.failed or done.skipped).items()
-            raise HistobenchError("; ".join(f"{task}: {reason}" for task, reason in reasons))
+    if done.failed or not done.rows:
+        reasons = (done.failed or done.skipped).items()
+        raise HistobenchError("; ".join(f"{task}: {reason}" for task, reason in reasons))
     for task, reason in done.skipped.items():
         log.warning("%s was left out: %s", task, reason)
     if keeper is None:

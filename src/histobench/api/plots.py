@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import InvalidParameterError, flag, one_of, text
+from histobench.core.errors import HistobenchError, InvalidParameterError, did_you_mean
+from histobench.core.records import checked
 from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS
 
 
@@ -122,7 +122,7 @@ class Plots:
         -------
         matplotlib.axes.Axes
         """
-        normalise = flag(normalise, "normalise")
+        normalise = checked(bool, normalise, "normalise")
         found = self._bench.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
         count = len(stored.classes)
@@ -219,9 +219,9 @@ class Plots:
         from histobench.roi.data.roi_dataset import SPLITS
         from histobench.roi.features.feature_file import load
 
-        runs = having(self._bench.runs, "encoder", text(encoder, "encoder"))
-        having(runs, "dataset", None if dataset is None else text(dataset, "dataset"))
-        one_of(split, "split", SPLITS)
+        runs = having(self._bench.runs, "encoder", checked(str, encoder, "encoder"))
+        having(runs, "dataset", dataset)
+        checked(str, split, "split", choices=SPLITS)
         found = [
             path
             for path in sorted(self._bench.folder.rglob(f"*_{split}.pt"))
@@ -277,7 +277,7 @@ class Plots:
         from histobench.roi.comparison.similarity_table import HEADINGS, clustered
         from histobench.roi.result_options import MEASURES, SimilarityOptions
 
-        one_of(measure, "measure", MEASURES)
+        checked(str, measure, "measure", choices=MEASURES)
         found = similarity_of_results(
             self._bench.folder, SimilarityOptions(dataset=dataset, k=k, measures=(measure,))
         )

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.api.features import Features, FeatureSplits, TemporaryResults
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    texts,
-    whole_number,
-)
-from histobench.core.renamed import Renamed
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.files import check_writable
+from histobench.core.records import checked
+from histobench.core.renamed import Renamed, renamed_parameters
 from histobench.core.text import html_table
 
 if TYPE_CHECKING:
@@ -118,12 +113,12 @@ _DIFFERENCES = [
 ]
 
 
+@renamed_parameters(seed="")
 def robustness(
     features: FeatureSplits | Features | str | Path | Sequence[FeatureSplits | Features | str | Path],
     *,
     columns: str | Sequence[str] | None = None,
     k: int | None = None,
-    seed: int = 0,
     device: str | None = None,
     results: str | Path | None = None,
 ) -> RobustnessTables:
@@ -140,8 +135,6 @@ def robustness(
         Site columns to measure by (default: all of them).
     k : int, optional
         Neighbors of the robustness index (default: chosen from the data).
-    seed : int, default 0
-        Seed of everything random.
     device : str, optional
         "cpu", "cuda:0", ... (default: the GPU if there is one).
     results : str or Path, optional
@@ -168,12 +161,11 @@ def robustness(
     from histobench.roi.robustness.pack import RobustnessResult
 
     options = RobustnessOptions(
-        k=None if k is None else whole_number(k, "k", least=1),
-        seed=whole_number(seed, "seed", least=0),
+        k=None if k is None else checked(int, k, "k", least=1),
         device=resolve_device(device),
     )
-    wanted = None if columns is None else texts(columns, "columns")
-    target = None if results is None else folder_path(results, "results")
+    wanted = None if columns is None else checked(tuple[str, ...], columns, "columns")
+    target = None if results is None else check_writable(checked(Path, results, "results"), "results")
     keeper = TemporaryResults()
     folder = target or keeper.folder
     joined, reasons = joined_splits(_given(features))
@@ -251,7 +243,7 @@ def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
         elif isinstance(item, Features):
             yield f"features[{place}]", item.features
         elif isinstance(item, str | os.PathLike):
-            for path in feature_files([file_path(item, f"features[{place}]")]):
+            for path in feature_files([checked(Path, item, f"features[{place}]")]):
                 yield str(path), load(path)
         else:
             raise InvalidParameterError(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError
+from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.task_catalogue import TARGETS, a_target
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.flags import DATA, DataFlags, out_option, verbose_option
+from histobench.cli.flags import DATA, out_option, verbose_option
 from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import folder_path
+from histobench.core.files import check_writable
 from histobench.core.records import option, record
-from histobench.roi.options import DATA_GROUP, TargetOptions
+from histobench.roi.options import DATA_GROUP, LoadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -250,7 +250,7 @@ _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
 @record
-class SourceFlags(DataFlags, TargetOptions):
+class SourceFlags(LoadOptions):
     """The dataset of `data check` and `data split`."""
 
     data: str = option(DATA, default="", positional=True, required=True, kw_only=True)
@@ -281,10 +281,11 @@ def check_command(args: CheckFlags) -> int:
       histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
     """
     from histobench.roi.data.check import drop_bad
+    from histobench.roi.data.source import DatasetSource
 
     console = open_terminal()
     with Busy(f"reading {args.data}"):
-        reading = args.source(args.data).read()
+        reading = DatasetSource.asked(args.data, args).read()
     findings = _checked(reading, args)
     dataset = reading.dataset
     if args.on_bad_image == "skip":
@@ -419,11 +420,11 @@ def split_command(args: SplitFlags) -> int:
     Example:
       histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
     """
-    from histobench.roi.data.source import write_csv
+    from histobench.roi.data.source import DatasetSource, write_csv
 
     if args.out.lower().endswith(".txt"):
         raise HistobenchError(f"{args.out}: the class map takes this name; end the output in .csv")
-    dataset = args.source(args.data).load()
+    dataset = DatasetSource.asked(args.data, args).load()
     class_map = write_csv(dataset, args.out)
     counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
     say(f"{args.out}: {counts}\n{class_map}: {count_of(len(dataset.classes), 'class')}")
@@ -461,7 +462,7 @@ def demo_command(args: DemoDataFlags) -> int:
     from histobench.roi.data.demo import write_demo_dataset
 
     table = write_demo_dataset(
-        folder_path(args.out, "out"),
+        check_writable(Path(args.out), "out"),
         name=args.name,
         train_per_class=args.per_class,
         test_per_class=args.test_per_class or max(1, args.per_class // 2),

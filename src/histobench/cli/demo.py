@@ -204,7 +204,7 @@ def demo_plan(table: Path, output: Path, size: DemoSize, seed: int) -> Plan:
         seed=seed,
         size=size.pixels,
         settings=Settings(batch_size="auto", compile="off"),
-        options=Options(n_way=(), n_shot=size.shots, n_neighbors=size.neighbors),
+        options=Options(n_shot=size.shots, n_neighbors=size.neighbors),
     )
 
 

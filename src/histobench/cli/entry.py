@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import inspect
 import io
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from histobench.cli.terminal import in_flags, say, speak_as
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.records import add_flags, flags_of, from_flags, options_of, spelled_as_declared
 from histobench.core.redaction import redact
 from histobench.core.text import shown
@@ -80,8 +79,8 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: -"):
             flag = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             message = f"unknown option {flag}"
-            near = difflib.get_close_matches(flag, list(flags_of(self)), n=1, cutoff=0.65)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = did_you_mean(flag, [name for name, _ in flags_of(self)], all_if_none=False)
+            hint = f"; {near}" if near else ""
         self.exit(USER_ERROR, f"{self.prog}: error: {message}{hint} ({self.prog} --help lists the options)\n")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR, Command, add_commands
-from histobench.cli.flags import DATA, SKIP_FAILED, WEIGHTS, DataFlags, out_option
+from histobench.cli.flags import DATA, SKIP_FAILED, WEIGHTS, out_option
 from histobench.cli.terminal import Busy, open_terminal, say
 from histobench.core.records import option, options_of, record
-from histobench.roi.options import Settings, TargetOptions
+from histobench.roi.options import LoadOptions, Settings
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
@@ -23,7 +23,7 @@ _MODEL = "encoder"
 
 
 @record
-class ExtractFlags(DataFlags, TargetOptions, Settings):
+class ExtractFlags(LoadOptions, Settings):
     """The flags of `extract`."""
 
     data: str = option(DATA, default="", old=("--dataset_split_csv",), required=True)
@@ -62,13 +62,14 @@ def extract_command(args: ExtractFlags) -> int:
       histobench extract --data crc.csv --encoders uni_v1,virchow2 --out features
       histobench extract --data tiles/ --split 0.7/0.1/0.2 --encoders efficientnet-lite0
     """
+    from histobench.roi.data.source import DatasetSource
     from histobench.roi.data.split import check_learnt
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.settings import EncoderRecipe
 
     with Busy(f"reading {args.data}"):
-        dataset = args.source(args.data).load()
+        dataset = DatasetSource.asked(args.data, args).load()
         check_learnt(dataset)
     recipes = [
         EncoderRecipe(name, args.size, args.weights, args.allow_revision)

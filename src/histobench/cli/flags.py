@@ -6,11 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.records import option, options_of, record
-from histobench.roi.options import DATA_GROUP, Origin, TargetOptions
+from histobench.core.records import option, record
 
 if TYPE_CHECKING:
-    from histobench.roi.data.source import DatasetSource
     from histobench.roi.options import Plan
     from histobench.work.engines import Engine
 
@@ -30,37 +28,6 @@ def out_option(help: str, *, default: str | None = None, **more: Any) -> Any:
 def verbose_option(help: str, **more: Any) -> Any:
     """Declare `--verbose`."""
     return option(help, default=False, also=("-v",), **more)
-
-
-@record
-class DataFlags(Origin):
-    """How the dataset of a command is read; the command declares where it is."""
-
-    classes: str | None = option(
-        "class mapping file",
-        default=None,
-        old=("--class2id_txt", "--class2id"),
-        default_text="from the labels or folder names",
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    name: str | None = option(
-        "name of the dataset",
-        default=None,
-        old=("--dataset_name",),
-        default_text="from the file name",
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    seed: int = option("seed of the split", default=0, least=0, group=DATA_GROUP, kw_only=True)
-
-    def source(self, data: str) -> DatasetSource:
-        """Return the dataset that the flags describe."""
-        from histobench.roi.data.source import DatasetSource
-
-        names = [each.name for kind in (Origin, TargetOptions) for each in options_of(kind)]
-        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return DatasetSource(data, classes_file=self.classes, name=self.name, seed=self.seed, **given)
 
 
 # Where a plan runs: this process, a Ray cluster, Slurm.

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from histobench.cli.flags import DATA, WEIGHTS, DataFlags
+from histobench.cli.flags import DATA, WEIGHTS
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
+from histobench.roi.options import DataOptions
 
 HOST = "127.0.0.1"
 _INFERENCE = "inference"
 
 
 @record
-class McpFlags(DataFlags):
+class McpFlags(DataOptions):
     """The flags of `mcp`."""
 
     data: str = option(DATA, default="", required=True)
@@ -59,6 +60,7 @@ def mcp_command(args: McpFlags) -> int:
 
     from histobench.consult.study_plan import StudyPlan
     from histobench.core.progress import Progress
+    from histobench.roi.data.source import DatasetSource
     from histobench.roi.options import Settings
 
     try:
@@ -72,7 +74,7 @@ def mcp_command(args: McpFlags) -> int:
     place = Path(args.data)
     is_plain_folder = place.is_dir() and not (place / "test").is_dir()
     split = args.split or ("0.6/0.2/0.2" if is_plain_folder else None)
-    dataset = replace(args, split=split).source(args.data).load()
+    dataset = replace(DatasetSource.asked(args.data, args), split=split).load()
     plan = StudyPlan(
         names,
         (),

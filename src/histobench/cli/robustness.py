@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flags import DATA, WEIGHTS, DataFlags
+from histobench.cli.flags import DATA, WEIGHTS
 from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
+from histobench.roi.options import DataOptions
 from histobench.roi.result_options import RobustnessSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _IMAGES = "from images (--stress)"
 
 
 @record
-class RobustnessFlags(DataFlags, RobustnessSettings):
+class RobustnessFlags(DataOptions, RobustnessSettings):
     """The flags of `robustness`."""
 
     features: tuple[str, ...] = option(
@@ -120,12 +121,13 @@ def robustness_command(args: RobustnessFlags) -> int:
 def _stress(args: RobustnessFlags) -> int:
     from histobench.cli.compare import print_grid
     from histobench.cli.extract import display
+    from histobench.roi.data.source import DatasetSource
     from histobench.roi.plan.stress import run_stress, stress_grid
 
     if not args.data or not args.encoders or args.features:
         raise HistobenchError("--stress reads images: give --data and --encoders instead of feature files")
     console = open_terminal()
-    dataset = args.source(args.data).load()
+    dataset = DatasetSource.asked(args.data, args).load()
     reports = run_stress(
         dataset,
         args.encoders,

@@ -16,16 +16,11 @@ from histobench.consult.reference_agents import KIND, RULES
 from histobench.consult.study import RUNS, Study, read_contrasts, register_contrasts
 from histobench.consult.study import open_study as read_study
 from histobench.consult.study_plan import ConsultRun, StudyPlan, assign_roles, extraction_options
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    text,
-    texts,
-)
-from histobench.core.records import options_of
-from histobench.core.renamed import Renamed
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.files import check_writable
+from histobench.core.records import checked, from_values, options_of, unknown_key, values_from
+from histobench.core.renamed import Renamed, renamed_parameters
+from histobench.core.text import listed
 from histobench.mint.runs.play import no_display
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.data.roi_dataset import RoiDataset
@@ -42,7 +37,7 @@ class LoadedDataset(Protocol):
     """What `histobench.load_dataset` returns."""
 
     @property
-    def roi(self) -> RoiDataset:
+    def _roi(self) -> RoiDataset:
         """The images and their splits."""
         ...
 
@@ -164,7 +159,9 @@ class ConsultRuns:
                 row.p_value,
                 row.adjusted,
             )
-            for row in self.findings.agents_compared(text(agent, "agent"), text(other, "other"), arm=arm)
+            for row in self.findings.agents_compared(
+                checked(str, agent, "agent"), checked(str, other, "other"), arm=arm
+            )
         ]
         numbers = ["difference", "low", "high", "p", "p (Holm)"]
         return pd.DataFrame(rows, columns=["arm", "measure", *numbers]).astype(dict.fromkeys(numbers, float))
@@ -192,25 +189,9 @@ def prepare(
     *,
     folder: str | Path = "consult",
     arms: str | Iterable[str] = "default",
-    # The options below are written by scripts/write_signatures.py from the records.
     cases: int = 300,
     seed: int = 0,
-    blind: bool = False,
-    organ: str = "",
-    region: str = "a tissue region, stained with haematoxylin and eosin",
-    microns_per_pixel: float | None = None,
-    prompts: str | Path | None = None,
-    measured: int = 50,
-    similarity: Literal["percentile", "none"] = "percentile",
-    sequences: int = 8,
-    sequence_length: int = 40,
-    contrasts: str | Path | None = None,
-    size: int | None = None,
-    weights: str | Path | None = None,
-    device: str | None = None,
-    num_workers: int = 8,
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
-    compile: Literal["auto", "on", "off"] = "auto",
+    **options: Any,
 ) -> Study:
     """Prepare a study: select cases, ask every encoder once, record the answers of all tools in all arms.
 
@@ -233,58 +214,35 @@ def prepare(
         Number of test regions.
     seed : int, default 0
         Seed of everything random.
-    blind : bool, default False
-        Call the classes "class A", "class B" and so on.
-    organ : str, default ""
-        Organ named in the prompt.
-    region : str, default "a tissue region, stained with haematoxylin and eosin"
-        Description of the picture in the prompt.
-    microns_per_pixel : float, optional
-        Resolution, if known.
-    prompts : str or Path, optional
-        Prompt file; adds the tool zero_shot() if every encoder has a text tower.
-    measured : int, default 50
-        Regions of each class that are measured for the tool typical().
-    similarity : {"percentile", "none"}, default "percentile"
-        What the tool neighbours() reports about the nearest one.
-    sequences : int, default 8
-        Sequences of the sequence arms.
-    sequence_length : int, default 40
-        Cases in each sequence.
-    contrasts : str or Path, optional
-        JSON file of contrasts to register (default: the protocol's four).
-    size : int, optional
-        Image size in pixels as the encoder sees it (default: the encoder's own).
-    weights : str or Path, optional
-        Checkpoint, folder of checkpoints, or table such as model_weights.json.
-    device : str, optional
-        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
-    num_workers : int, default 8
-        Processes that load images, at most one per core.
-    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU.
-    compile : {"auto", "on", "off"}, default "auto"
-        Compile the network; auto: for long jobs.
+    **options
+        blind, organ, region, microns_per_pixel, prompts, measured, similarity, sequences, sequence_length,
+        contrasts, size, weights, device, num_workers, precision, compile;
+        `histobench consult prepare --help` explains each of them.
 
     Returns
     -------
     Study
     """
-    given = dict(locals())
-    names = tuple(name.strip() for each in texts(encoders, "encoders") for name in each.split(",") if name)
-    chosen = tuple(parse_arms(",".join(texts(arms, "arms")), list(assign_roles(names))))
-    target = folder_path(folder, "folder")
-    settings = Settings(**{each.name: given[each.name] for each in extraction_options()})
-    options = {each.name: given[each.name] for each in options_of(StudyPlan)}
-    options["weights"] = None if weights is None else os.fspath(weights)
-    plan = StudyPlan(names, chosen, **options, settings=settings)
+    names = tuple(part for each in checked(tuple[str, ...], encoders, "encoders") for part in listed(each))
+    chosen = tuple(parse_arms(",".join(checked(tuple[str, ...], arms, "arms")), list(assign_roles(names))))
+    target = check_writable(checked(Path, folder, "folder"), "folder")
+    values = {**options, "cases": cases, "seed": seed}
+    known = [*options_of(StudyPlan), *extraction_options()]
+    for name in values:
+        if name not in [each.name for each in known]:
+            raise unknown_key(name, [each.name for each in known], "")
+    given = values_from(known, values, "")
+    settings = Settings(
+        **{each.name: given.pop(each.name) for each in extraction_options() if each.name in given}
+    )
+    plan = StudyPlan(names, chosen, **given, settings=settings)
     return prepare_study(_images(data, plan.seed), plan, target)
 
 
 def _images(data: Any, seed: int) -> RoiDataset:
     if isinstance(data, str | os.PathLike):
-        return load_dataset(file_path(data, "data"), seed=seed)
-    dataset = getattr(data, "roi", None)
+        return load_dataset(checked(Path, data, "data"), seed=seed)
+    dataset = getattr(data, "_roi", None)
     if not isinstance(dataset, RoiDataset):
         raise InvalidParameterError(
             f"data: expected what hb.load_dataset returned, or a path, found {type(data).__name__}"
@@ -292,36 +250,19 @@ def _images(data: Any, seed: int) -> RoiDataset:
     return dataset
 
 
+@renamed_parameters(output="results")
 def run(
     study: Study | str | Path,
     agent: str,
     *,
     arms: str | Iterable[str] = "all",
+    results: str | Path | None = None,
     limit: int | None = None,
     outcomes: bool = False,
-    repeat: int = 1,
-    calls: Literal["text", "native"] | None = None,
     pictures: bool = False,
-    expert: str | None = None,
-    name: str | None = None,
-    output: str | Path | None = None,
-    sandbox: str = "auto",
-    concurrency: int = 8,
+    calls: Literal["text", "native"] | None = None,
     max_cost: float | None = None,
-    max_tokens: int = CONSULT_MAX_TOKENS,
-    # The options below are written by scripts/write_signatures.py from the records.
-    temperature: float = 0.0,
-    top_p: float | None = None,
-    seed: int | None = None,
-    reasoning_effort: str | None = None,
-    reasoning_history: Literal["provider", "none", "all"] = "provider",
-    constrain: bool = False,
-    cache: str | Path | None = None,
-    prices: str | Path | None = None,
-    attempts: int = 10,
-    timeout: float = 300.0,
-    rpm: float | None = None,
-    tpm: float | None = None,
+    **options: Any,
 ) -> ConsultRuns:
     """Let an agent play the cases of a study; an interrupted run continues.
 
@@ -334,65 +275,27 @@ def run(
         as "openai:gpt-4o-mini".
     arms : str or list of str, default "all"
         Arms of the study; "all" leaves out the arm with an expert.
+    results : str or Path, optional
+        Folder of the episodes (default: "runs" in the study).
     limit : int, optional
         A random sample of so many cases, stratified by class (in sequence arms: whole sequences).
     outcomes : bool, default False
         In sequence arms, tell the agent after each case whether its final answer was right.
-    repeat : int, default 1
-        Play everything so many times.
-    calls : {"text", "native"}, optional
-        How the agent acts: tags in its text, or function calls (default: text; policies: native).
     pictures : bool, default False
         The agent sees the region and may look(box).
-    expert : str, optional
-        The agent that gives feedback in the arm "expert".
-    name : str, optional
-        The agent's name in folders and tables (default: the model's).
-    output : str or Path, optional
-        Folder of the episodes (default: "runs" in the study).
-    sandbox : str, default "auto"
-        Where the model's code runs; `histobench doctor` lists the choices.
-    concurrency : int, default 8
-        Episodes at a time.
+    calls : {"text", "native"}, optional
+        How the agent acts: tags in its text, or function calls (default: text; policies: native).
     max_cost : float, optional
         Dollars that all runs of the folder may cost together.
-    max_tokens : int, default 800
-        Most tokens of one message.
-    temperature : float, default 0.0
-        Sampling temperature.
-    top_p : float, optional
-        Nucleus sampling (default: the provider's).
-    seed : int, optional
-        Seed of the sampling, if the provider has one.
-    reasoning_effort : str, optional
-        Low, medium, high, ...; temperature and stop words are not sent then.
-    reasoning_history : {"provider", "none", "all"}, default "provider"
-        Which of its earlier reasoning the model receives: as the provider documents, none, or all.
-    constrain : bool, default False
-        Force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), or with
-        `calls` native by requiring a function call.
-    cache : str or Path, optional
-        File of cached answers, or none (default: answers.sqlite in the output folder).
-    prices : str or Path, optional
-        YAML file of prices: MODEL: [input, output], dollars per million tokens.
-    attempts : int, default 10
-        Attempts per request.
-    timeout : float, default 300.0
-        Seconds to wait for one answer.
-    rpm : float, optional
-        Limit of requests per minute, besides the provider's own.
-    tpm : float, optional
-        Limit of tokens per minute, besides the provider's own.
+    **options
+        expert (of the arm "expert"), repeat, name, and of `histobench.mint.run`: sandbox, concurrency,
+        max_tokens (800), temperature, top_p, seed, reasoning_effort, reasoning_history, constrain, cache,
+        prices, attempts, timeout, rpm, tpm.
 
     Returns
     -------
     ConsultRuns
-        All episodes in `output`.
-
-    Raises
-    ------
-    HistobenchError
-        If a parameter is wrong, or if the run cannot continue.
+        All episodes in `results`.
 
     Examples
     --------
@@ -400,24 +303,28 @@ def run(
     >>> runs = hb.consult.run("study", "policy:reader", arms="none,strong")  # doctest: +SKIP
     >>> hb.consult.table(runs)  # doctest: +SKIP
     """
-    given = dict(locals())
     place = _folder(study)
-    for path in ("output", "cache", "prices"):
-        if isinstance(given[path], os.PathLike):
-            given[path] = os.fspath(given[path])
-    shared = {key: given[key] for key in given if key in RunOptions.__dataclass_fields__}
-    options = RunOptions(**{key: value for key, value in shared.items() if key != "calls"})
+    expert = options.pop("expert", None)
+    values = {
+        "max_tokens": CONSULT_MAX_TOKENS,
+        **options,
+        "agent": agent,
+        "output": results,
+        "limit": limit,
+        "max_cost": max_cost,
+    }
+    playing = from_values(RunOptions, values, only=True)
     wanted = ConsultRun(
         str(place),
-        options,
-        arms=",".join(texts(arms, "arms")),
+        playing,
+        arms=",".join(checked(tuple[str, ...], arms, "arms")),
         calls=calls,
         pictures=pictures,
         expert=expert,
         outcomes=outcomes,
     )
-    if options.output is not None:
-        folder_path(options.output, "output")
+    if playing.output is not None:
+        check_writable(Path(playing.output), "results")
     played = play(wanted, display=no_display)
     if played.outcome.failed:
         raise HistobenchError(f"{played.outcome.why_incomplete}; finished episodes are in {played.output}")
@@ -436,7 +343,7 @@ def open_study(folder: str | Path) -> Study:
     -------
     Study
     """
-    return read_study(file_path(folder, "folder"))
+    return read_study(checked(Path, folder, "folder"))
 
 
 def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> ConsultRuns:
@@ -454,7 +361,7 @@ def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> C
     ConsultRuns
     """
     opened = study if isinstance(study, Study) else open_study(study)
-    return ConsultRuns(opened, opened.folder / RUNS if runs is None else file_path(runs, "runs"))
+    return ConsultRuns(opened, opened.folder / RUNS if runs is None else checked(Path, runs, "runs"))
 
 
 def table(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:
@@ -541,7 +448,7 @@ def register(study: Study | str | Path, file: str | Path) -> Study:
         The study with its contrasts.
     """
     opened = open_study(_folder(study))
-    register_contrasts(opened.folder, read_contrasts(file_path(file, "file")), opened.facts.arms)
+    register_contrasts(opened.folder, read_contrasts(checked(Path, file, "file")), opened.facts.arms)
     return open_study(opened.folder)
 
 
@@ -566,7 +473,7 @@ def policies() -> pd.DataFrame:
 
 
 def _folder(study: Any) -> Path:
-    return study.folder if isinstance(study, Study) else file_path(study, "study")
+    return study.folder if isinstance(study, Study) else checked(Path, study, "study")
 
 
 def _opened(study: ConsultRuns | Study | str | Path, runs: str | Path | None) -> ConsultRuns:

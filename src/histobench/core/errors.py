@@ -14,6 +14,10 @@ class HistobenchError(Exception):
     """
 
 
+class InvalidParameterError(HistobenchError, ValueError):
+    """A value that a parameter cannot have; a ValueError as well, as scikit-learn expects."""
+
+
 class DiskFullError(HistobenchError):
     """There is no room to write: whatever else is tried now fails as well."""
 
@@ -31,8 +35,8 @@ def located(where: str, text: object) -> str:
     return f"{where}: {text}" if where else str(text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The tail of an error message: the nearest known names, or all of them when few.
+def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -> str:
+    """The tail of an error message: the nearest known names; if none is near, all of them when few.
 
     >>> did_you_mean("uni_v3", ["uni_v1", "uni_v2", "phikon"])
     'did you mean uni_v2, uni_v1?'
@@ -46,6 +50,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         near = [small[found] for found in difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.6)]
     if near:
         return f"did you mean {', '.join(near)}?"
+    if not all_if_none:
+        return ""
     if len(names) <= 12:
         return f"known: {', '.join(names)}"
     return f"known: {', '.join(names[:12])}, ... ({len(names)} in all)"

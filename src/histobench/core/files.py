@@ -19,7 +19,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from histobench.core.errors import DiskFullError, HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError, InvalidParameterError
 from histobench.core.plain_data import parse_json
 
 #: What no one writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
@@ -171,11 +171,16 @@ def _link(mine: Path, target: Path) -> bool:
     return True
 
 
-def check_writable(folder: Path) -> None:
-    """Raise an OSError unless files can be put into a folder, or into the nearest one above it."""
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with tempfile.TemporaryFile(dir=existing):
-        pass
+def check_writable(folder: Path, name: str) -> Path:
+    """Return the folder if files can be written to it, or to the nearest one above it, before long work."""
+    try:
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            return folder
+    except OSError as error:
+        raise InvalidParameterError(
+            f"{name}: cannot write to {str(folder)[:300]}: {error.strerror or error}"
+        ) from None
 
 
 def _as_json(value: Any) -> str:

@@ -12,8 +12,6 @@ from histobench.core.errors import HistobenchError, did_you_mean
 
 T = TypeVar("T")
 
-#: The largest whole number that tables can hold, and so the largest seed.
-LARGEST = 2**63 - 1
 #: More levels than any file of ours has, and few enough for recursive code.
 _DEEPEST = 40
 #: Values when everything that YAML's aliases repeat is counted each time.

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -32,12 +35,12 @@ from typing import (
     get_type_hints,
 )
 
-from histobench.core.errors import HistobenchError, did_you_mean, located
-from histobench.core.parameters import InvalidParameterError, file_path, refused, text
-from histobench.core.plain_data import LARGEST
+from histobench.core.errors import HistobenchError, InvalidParameterError, did_you_mean, located
 from histobench.core.text import listed
 
 _KEY = "histobench option"
+#: The largest whole number that tables can hold, and so the largest seed.
+LARGEST = 2**63 - 1
 R = TypeVar("R")
 
 
@@ -62,7 +65,8 @@ class Option:
     default_text: str | None = None  # what help shows as the default ("the GPU if there is one")
     complaint: str | None = None  # end of the error message, with `{value}`, where the usual one does not fit
     read: Callable[[str], Any] | None = None  # how a value is read that is not simply a number or a text
-    many_lines: bool = False  # a text may have several lines, such as a verbose regular expression
+    regex: bool = False  # a text may have several lines and begin with a hyphen: a regular expression
+    script_default: Any = None  # the default of HistoROIBench's script, where it is another one
 
 
 def option(
@@ -166,8 +170,8 @@ class Declared:
         if is_whole:
             kind = "texts" if self.kind is str else self.expected.replace("a whole number", "whole numbers")
             example = "['a', 'b']" if self.kind is str else f"[{self.said.least or 1:g}]"
-            return refused(name, f"a list of {kind}, such as {example}", wrong)
-        return refused(name, self.expected, wrong)
+            return _error(name, f"a list of {kind}, such as {example}", wrong)
+        return _error(name, self.expected, wrong)
 
     def parsed(self, written: str) -> Any:
         """The value of a flag, from what is written on the command line."""
@@ -240,13 +244,13 @@ def _adapter(each: Declared) -> Any:
     elif each.kind is bool:
         item = Annotated[bool, Field(strict=True), BeforeValidator(_plain_number)]
     elif each.kind is Path:
-        item = Annotated[Path, BeforeValidator(lambda value: file_path(value, each.name))]
+        item = Annotated[Path, BeforeValidator(_path)]
     elif each.words:
         item = Annotated[Literal[each.words], BeforeValidator(_word)]
-    elif said.many_lines:
+    elif said.regex:
         item = Annotated[str, Field(strict=True, min_length=1)]
     else:
-        item = Annotated[str, BeforeValidator(lambda value: text(value, each.name))]
+        item = Annotated[str, BeforeValidator(_line)]
     if each.is_list:
         item = Annotated[tuple[item, ...], BeforeValidator(_plain_list)]
     return TypeAdapter(item | None if each.optional else item)
@@ -261,7 +265,44 @@ def _plain_list(value: Any) -> Any:
     """Ranges, arrays and lists as a tuple; a text is not its letters."""
     if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
         raise ValueError("not a list")
-    return tuple(value)
+    return tuple(value.tolist() if hasattr(value, "tolist") else value)
+
+
+def _line(value: Any) -> str:
+    """A text of one line that a file can hold."""
+    if not isinstance(value, str) or not value.strip() or len(value.splitlines()) > 1 or "\0" in value:
+        raise ValueError("not a line of text")
+    value.encode()  # halves of characters, of broken file names, are a ValueError
+    return str(value)
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike) or not str(value).strip() or "\0" in str(value):
+        raise ValueError("not a path")
+    return Path(os.path.expanduser(value))
+
+
+def _error(name: str, expected: str, value: Any) -> InvalidParameterError:
+    found = reprlib.repr(value)
+    if "\n" in found or len(found) > 80:
+        found = f"{type(value).__module__}.{type(value).__qualname__}"
+    return InvalidParameterError(f"{name}: expected {expected}, found {found}")
+
+
+def checked(kind: type[R], value: Any, name: str, **said: Any) -> R:
+    """Return a parameter that is not an option of a record, checked as if it were one.
+
+    >>> checked(int, 5, "k", least=1), checked(tuple[str, ...], "KNN", "tasks")
+    (5, ('KNN',))
+    """
+    about = Option("", **said)
+    each = Declared(name, *_kind(kind, about), None, about)
+    if each.is_list and isinstance(value, str):
+        value = (value,)
+    found: R = each.checked(value, name)
+    if each.is_list and not found:
+        raise InvalidParameterError(f"{name}: give at least one")
+    return found
 
 
 def _word(value: Any) -> Any:
@@ -286,13 +327,11 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
             continue
         if each.is_list and isinstance(value, str):
             value = list(map(each.one, listed(value)))
-        elif each.is_list and hasattr(value, "tolist"):
-            value = value.tolist()
         elif each.kind is int and each.words and str(value).isdecimal():
             value = int(str(value))
         if each.is_list and not value:
             raise HistobenchError(located(where, f"'{each.name}' must be a list with at least one entry"))
-        if each.kind is str and not each.words and not each.is_list:
+        if each.kind is str and not each.words and isinstance(value, float | int | date | os.PathLike):
             value = str(value)  # YAML reads 5e2 or 2024-01-01 as something else than a text
         try:
             found[each.name] = each.checked(value, each.name)
@@ -301,10 +340,14 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
     return found
 
 
-def from_values(cls: type[R], values: Mapping[str, Any]) -> R:
-    """Make a record from the parameters of a call; other keys of `values` are left alone."""
+def from_values(cls: type[R], values: Mapping[str, Any], *, only: bool = False) -> R:
+    """Make a record from the parameters of a call; other keys are left alone, or refused with `only`."""
     made: type = cls
     options = options_of(made)
+    names = [each.name for each in options]
+    for name in values if only else ():
+        if name not in names:
+            raise unknown_key(name, names, "")
     named = [each for each in options if each.name in values]
     given = {each.name: values[each.name] for each in named if values[each.name] is not each.default}
     return cls(**values_from(options, given, ""))
@@ -321,10 +364,11 @@ def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = Fal
         title = each.said.group if isinstance(parser, argparse.ArgumentParser) else ""
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        settings: dict[str, Any] = {
-            "default": None,
-            "help": help_text(each).replace("%", "%%"),
-        }
+        default = each.said.script_default if as_script else None
+        if default is not None:
+            each = replace(each, default=default, said=replace(each.said, default_text=None))
+        text = help_text(each)
+        settings: dict[str, Any] = {"default": default, "help": text.replace("%", "%%")}
         if each.kind is bool and not each.said.takes_value:
             settings["action"] = "store_true"
         else:
@@ -350,6 +394,7 @@ def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = Fal
         else:
             settings |= {"dest": each.name, "required": each.said.required}
         action = groups[title].add_argument(*names, **settings)
+        action.is_regex = each.said.regex
         groups[title]._option_string_actions.update(dict.fromkeys(hidden, action))
 
 
@@ -372,8 +417,9 @@ class _Joined(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         parts = values if isinstance(values, list) else [values]  # several arguments, or one flag
         found = tuple(item for part in parts for item in part)
+        before = getattr(namespace, self.dest)
         if found:
-            setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *found))
+            setattr(namespace, self.dest, found if before is self.default else (*before, *found))
 
 
 class _Given(argparse.Action):
@@ -384,10 +430,6 @@ class _Given(argparse.Action):
             setattr(namespace, self.dest, values)
 
 
-#: Flags whose values are regular expressions, which may begin with a hyphen.
-_REGULAR = ("--group-regex", "--site-regex")
-
-
 def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
     """The arguments with hyphens and underscores of flags as the parser has them.
 
@@ -395,26 +437,26 @@ def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) ->
     >>> _ = parser.add_argument("--batch-size")
     >>> spelled_as_declared(parser, ["--batch_size=8", "my_file"])
     ['--batch-size=8', 'my_file']
-    >>> spelled_as_declared(parser, ["--group-regex", "-(p[0-9])"])
-    ['--group-regex=-(p[0-9])']
     """
-    declared = {flag.replace("_", "-"): flag for flag in flags_of(parser)}
+    actions = dict(flags_of(parser))
+    declared = {flag.replace("_", "-"): flag for flag in actions}
     found: list[Any] = []
     for place, word in enumerate(argv):
         if word == "--":
             return [*found, *argv[place:]]
         name, equals, value = word.partition("=")
         known = declared.get(name.replace("_", "-")) if word.startswith("--") else None
-        if found and found[-1] in _REGULAR and word.startswith("-") and not word.startswith("--"):
+        regex = bool(found) and getattr(actions.get(found[-1]), "is_regex", False)
+        if regex and word.startswith("-") and not word.startswith("--"):
             found[-1] = f"{found[-1]}={word}"  # an expression such as -(p[0-9]+)_, which is not a flag
             continue
         found.append(f"{known}{equals}{value}" if known else word)
     return found
 
 
-def flags_of(parser: argparse.ArgumentParser) -> Iterable[str]:
-    """Every flag of a parser and of its sub-parsers."""
-    yield from parser._option_string_actions
+def flags_of(parser: argparse.ArgumentParser) -> Iterable[tuple[str, argparse.Action]]:
+    """Every flag of a parser and of its sub-parsers, and what it does."""
+    yield from parser._option_string_actions.items()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

@@ -44,7 +44,7 @@ class Renamed:
 
 
 def renamed_parameters(**names: str) -> Callable[[F], F]:
-    """Let a function take parameters by their earlier names, too.
+    """Let a function take parameters by their earlier names, too; one without a new name is ignored.
 
     >>> @renamed_parameters(keep_going="skip_failed")
     ... def run(skip_failed: bool = False) -> bool:
@@ -59,7 +59,10 @@ def renamed_parameters(**names: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> Any:
             for old, new in names.items():
-                if old in given:
+                if old in given and not new:
+                    warn_renamed(f"{function.__name__}({old}=)", "ignored")
+                    del given[old]
+                elif old in given:
                     warn_renamed(f"{function.__name__}({old}=)", f"{function.__name__}({new}=)")
                     given[new] = given.pop(old)
             return function(*args, **given)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import (
-    InvalidParameterError,
-    file_path,
-    folder_path,
-    text,
-    texts,
-    whole_number,
-)
-from histobench.core.renamed import Renamed
+from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.files import check_writable
+from histobench.core.records import checked, from_values
+from histobench.core.renamed import Renamed, renamed_parameters
 from histobench.mint.exchange.reading import read_all_outcomes
 from histobench.mint.results.agent_comparison import compare_agents, side_by_name
 from histobench.mint.results.episode_outcome import EpisodeOutcome, counted, mean_tokens
@@ -150,7 +143,10 @@ class AgentRuns:
         import pandas as pd
 
         sides = side_by_name(
-            self._outcomes, text(first, "first"), text(second, "second"), k=whole_number(k, "k", least=1)
+            self._outcomes,
+            checked(str, first, "first"),
+            checked(str, second, "second"),
+            k=checked(int, k, "k", least=1),
         )
         compared = compare_agents(*sides)
         if not compared:
@@ -186,45 +182,17 @@ class AgentRuns:
         return html
 
 
+@renamed_parameters(output="results")
 def run(
     agent: str = "local:",
     tasks: str | Iterable[str] = "quickstart",
     *,
     k: int | str | Iterable[int] = "5",
-    # The options below are written by scripts/write_signatures.py from the records.
-    data: str | Path | None = None,
+    results: str | Path | None = None,
     limit: int | None = None,
-    repeat: int = 1,
-    calls: Literal["text", "native"] = "text",
     feedback: str = "none",
-    output: str | Path | None = None,
-    concurrency: int = 8,
     max_cost: float | None = None,
-    episode_tokens: int | None = None,
-    episode_cost: float | None = None,
-    episode_seconds: float | None = None,
-    max_tokens: int = 512,
-    temperature: float = 0.0,
-    top_p: float | None = None,
-    seed: int | None = None,
-    reasoning_effort: str | None = None,
-    reasoning_history: Literal["provider", "none", "all"] = "provider",
-    constrain: bool = False,
-    name: str | None = None,
-    config: str | Path | None = None,
-    rule: Literal["strict", "published"] = "strict",
-    prompts: Literal["own", "official"] = "own",
-    prompts_dir: str | Path | None = None,
-    wikipedia: str = "live",
-    sandbox: str = "auto",
-    feedback_form: Literal["textual", "binary", "placebo"] = "textual",
-    gt: bool = False,
-    cache: str | Path | None = None,
-    prices: str | Path | None = None,
-    attempts: int = 10,
-    timeout: float = 300.0,
-    rpm: float | None = None,
-    tpm: float | None = None,
+    **options: Any,
 ) -> AgentRuns:
     """Let a language model solve tasks in several turns; an interrupted run continues.
 
@@ -237,83 +205,25 @@ def run(
         Datasets or families, such as "reasoning" or ["gsm8k", "math"].
     k : int, str or list of int, default 5
         Most actions of an episode: a number, several, or text such as "1..5".
-    data : str or Path, optional
-        Folder of the datasets (default: data/processed).
+    results : str or Path, optional
+        Folder of the results (default: mint-results).
     limit : int, optional
         Only the first N tasks of each dataset.
-    repeat : int, default 1
-        Play every task N times.
-    calls : {"text", "native"}, default "text"
-        How the model acts: tags in its text, as published (text), or function calls (native).
     feedback : str, default "none"
         Expert feedback: an agent, placebo or none.
-    output : str or Path, optional
-        Folder of the results (default: mint-results).
-    concurrency : int, default 8
-        Episodes that run at the same time.
     max_cost : float, optional
-        Limit in dollars for all runs in the output folder; a request that could exceed it is not sent.
-    episode_tokens : int, optional
-        Limit for the tokens of one episode, input and output.
-    episode_cost : float, optional
-        Limit in dollars for one episode.
-    episode_seconds : float, optional
-        Limit in seconds for one episode.
-    max_tokens : int, default 512
-        Maximum number of tokens in one message.
-    temperature : float, default 0.0
-        Sampling temperature.
-    top_p : float, optional
-        Nucleus sampling (default: the provider's).
-    seed : int, optional
-        Seed of the sampling, if the provider has one.
-    reasoning_effort : str, optional
-        Low, medium, high, ...; temperature and stop words are not sent then.
-    reasoning_history : {"provider", "none", "all"}, default "provider"
-        Which of its earlier reasoning the model receives: as the provider documents, none, or all.
-    constrain : bool, default False
-        Force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), or with
-        `calls` native by requiring a function call.
-    name : str, optional
-        Name of the agent in folders and tables (default: the model's).
-    config : str or Path, optional
-        A configuration file, or a folder of them, instead of `tasks` and `k`.
-    rule : {"strict", "published"}, default "strict"
-        Scoring rule.
-    prompts : {"own", "official"}, default "own"
-        Prompts of this package (own) or of the published benchmark (official).
-    prompts_dir : str or Path, optional
-        A clone of the published benchmark, for `prompts` official.
-    wikipedia : str, default "live"
-        Live, tape:FILE or folder:DIR.
-    sandbox : str, default "auto"
-        The sandbox for code: auto, or one that `histobench doctor` lists.
-    feedback_form : {"textual", "binary", "placebo"}, default "textual"
-        Form of the feedback.
-    gt : bool, default False
-        Show the reference solution to the expert.
-    cache : str or Path, optional
-        File of cached answers, or none (default: answers.sqlite in the output folder).
-    prices : str or Path, optional
-        YAML file of prices: MODEL: [input, output], dollars per million tokens.
-    attempts : int, default 10
-        Attempts per request.
-    timeout : float, default 300.0
-        Seconds to wait for one answer.
-    rpm : float, optional
-        Limit of requests per minute, besides the provider's own.
-    tpm : float, optional
-        Limit of tokens per minute, besides the provider's own.
+        Limit in dollars for all runs in the folder; a request that could exceed it is not sent.
+    **options
+        Further options; `histobench mint run --help` explains each of them:
+        tasks: data, repeat, calls, config, rule, prompts, prompts_dir, wikipedia, sandbox, name;
+        feedback: feedback_form, gt; limits: concurrency, episode_tokens, episode_cost, episode_seconds;
+        sampling: max_tokens, temperature, top_p, seed, reasoning_effort, reasoning_history, constrain;
+        provider: cache, prices, attempts, timeout, rpm, tpm.
 
     Returns
     -------
     AgentRuns
-        All episodes in `output`. One that ended early says why in its `repr`.
-
-    Raises
-    ------
-    HistobenchError
-        If a parameter is wrong, or if the run cannot continue (wrong key, unknown model, failing checker).
+        All episodes in `results`. One that ended early says why in its `repr`.
 
     Examples
     --------
@@ -321,14 +231,19 @@ def run(
     >>> runs = hb.mint.run("openai:gpt-4o-mini", "gsm8k", k=[1, 3, 5], max_cost=5)  # doctest: +SKIP
     >>> runs.leaderboard()  # doctest: +SKIP
     """
-    values = dict(locals())
-    values |= {"agent": text(agent, "agent"), "tasks": ",".join(texts(tasks, "tasks")), "k": _budgets(k)}
-    for path in ("output", "data", "config", "prices", "prompts_dir", "cache"):
-        if isinstance(values[path], os.PathLike):
-            values[path] = os.fspath(values[path])
-    chosen = RunOptions(**values)
+    values = {
+        **options,
+        "agent": agent,
+        "tasks": ",".join(checked(tuple[str, ...], tasks, "tasks")),
+        "k": _budgets(k),
+        "output": results,
+        "limit": limit,
+        "feedback": feedback,
+        "max_cost": max_cost,
+    }
+    chosen = from_values(RunOptions, values, only=True)
     if chosen.output is not None:
-        folder_path(chosen.output, "output")
+        check_writable(Path(chosen.output), "results")
     played = play(chosen, no_display)
     if played.outcome.failed:
         raise HistobenchError(f"{played.outcome.why_incomplete}; finished episodes are in {played.output}")
@@ -347,7 +262,7 @@ def open_runs(folder: str | Path) -> AgentRuns:
     -------
     AgentRuns
     """
-    return AgentRuns(file_path(folder, "folder"))
+    return AgentRuns(checked(Path, folder, "folder"))
 
 
 def table(results: AgentRuns | str | Path) -> pd.DataFrame:
@@ -393,5 +308,5 @@ def _budgets(k: Any) -> str:
     if not several:
         raise InvalidParameterError("k: give at least one number")
     return ",".join(
-        each if isinstance(each, str) else str(whole_number(each, "k", least=1)) for each in several
+        each if isinstance(each, str) else str(checked(int, each, "k", least=1)) for each in several
     )

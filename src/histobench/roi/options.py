@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError
+from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.records import Declared, option, options_of, record
+from histobench.core.text import check_plain_name
 from histobench.roi.presets import CHOICES, PRESETS
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, TARGETS, TASKS
 
@@ -37,7 +37,6 @@ IMAGE_KEYS = (*TUNE_KEYS, "token_store")
 TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *IMAGE_KEYS)
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
-OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
 #: Headings in help texts.
 DATA_GROUP = "how the data is read"
 _INFERENCE, _RECIPE = "inference", "recipe"
@@ -59,7 +58,7 @@ class Origin:
     group_regex: str | None = option(
         "finds the patient or slide in a path; a group is never divided between splits",
         default=None,
-        many_lines=True,
+        regex=True,
         group=DATA_GROUP,
         kw_only=True,
     )
@@ -108,7 +107,7 @@ class Origin:
     site_regex: str | None = option(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
         default=None,
-        many_lines=True,
+        regex=True,
         group=DATA_GROUP,
         kw_only=True,
     )
@@ -160,6 +159,47 @@ class TargetOptions:
         group=DATA_GROUP,
         kw_only=True,
     )
+
+
+@record
+class DataOptions(Origin):
+    """How one dataset is read, called and split."""
+
+    classes: str | None = option(
+        "class mapping file",
+        default=None,
+        old=("--class2id_txt", "--class2id"),
+        default_text="from the labels or folder names",
+        group=DATA_GROUP,
+        kw_only=True,
+    )
+    name: str | None = option(
+        "name of the dataset",
+        default=None,
+        old=("--dataset_name",),
+        default_text="from the file name",
+        group=DATA_GROUP,
+        kw_only=True,
+    )
+    seed: int = option("seed of the split", default=0, least=0, group=DATA_GROUP, kw_only=True)
+
+
+@record
+class LoadOptions(DataOptions, TargetOptions):
+    """How one dataset is read, and what is predicted."""
+
+    def check(self) -> None:
+        """Folders are called as datasets are."""
+        if self.name is not None:
+            check_plain_name(re.sub(r"[\[\]/\\]", "_", self.name), what="name:")
+
+    def noted(self) -> dict[str, Any]:
+        """Return the options as an entry of a plan."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        del given["seed"]
+        given["class2id"] = given.pop("classes")
+        given["target"] = None if self.target == CLASS else self.target
+        return {name: list(each) if isinstance(each, tuple) else each for name, each in given.items()}
 
 
 @record
@@ -251,7 +291,12 @@ class Options:
         "add the setting with all classes", default=True, takes_value=True, group="few-shot"
     )
     n_way: tuple[int, ...] = option(
-        "classes of an episode", default=(2, 3, 4, 5, 6, 7, 8, 9, 10), least=1, group="few-shot"
+        "classes of an episode",
+        default=(),
+        script_default=(2, 3, 4, 5, 6, 7, 8, 9, 10),
+        least=2,
+        default_text="all classes",
+        group="few-shot",
     )
     n_shot: tuple[int, ...] = option(
         "training images per class of an episode",
@@ -464,7 +509,7 @@ class Plan(SplitOptions, TargetOptions):
         group=_INFERENCE,
     )
     settings: Settings = field(default_factory=lambda: Settings(**SETTINGS_OF_PLANS))
-    options: Options = field(default_factory=lambda: Options(**OPTIONS_OF_PLANS))
+    options: Options = field(default_factory=Options)
     n_bootstrap: int | None = option(
         "also write the older bootstrap intervals, from this many resamples",
         default=None,
@@ -505,8 +550,4 @@ def plan_options() -> tuple[Declared, ...]:
     """Every option of a plan: its keys beside datasets, encoders and results, and the flags of `run`."""
     tasks = {each.name: each for each in options_of(Options)}
     found = [*options_of(Plan), *options_of(Settings), *(tasks[name] for name in TASK_KEYS)]
-    assumed = {**SETTINGS_OF_PLANS, **OPTIONS_OF_PLANS}
-    found = [replace(each, default=assumed.get(each.name, each.default)) for each in found]
-    ways = next(each for each in found if each.name == "n_way")
-    found[found.index(ways)] = replace(ways, said=replace(ways.said, least=2, default_text="all classes"))
-    return tuple(found)
+    return tuple(replace(each, default=SETTINGS_OF_PLANS.get(each.name, each.default)) for each in found)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import one_of
 from histobench.roi.task_catalogue import (
     LINEAR_PROBE,
     MULTILABEL,
@@ -96,8 +95,3 @@ CHOICES = {
     "group": "whole patients or slides are held out, where the data names them",
     "image": "single images are held out, as in the published recipes",
 }
-
-
-def check_choice(name: str) -> str:
-    """The name, if it is one."""
-    return one_of(name, "`choose_by`", CHOICES)

@@ -9,7 +9,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from histobench.core.parameters import InvalidParameterError
+from histobench.core.errors import InvalidParameterError
 from histobench.core.records import option, record
 from histobench.roi.metrics.metric_catalogue import known_metric
 

@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassJaccardIndex
 from torchmetrics.segmentation import DiceScore, MeanIoU
 
 import histobench as hb
+from histobench.api.dataset import images_of
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
@@ -314,7 +315,7 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
     data = _write_set(tmp_path, by_folders=True)
     encoder = f"Colors={tmp_path}/own.py:Colors"
     loaded = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
-    assert not check_dataset(loaded.roi).errors
+    assert not check_dataset(images_of(loaded)).errors
     first = hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "a")
     assert first.to_frame().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
     for path in (data / "masks" / "test").iterdir():  # other truth on test images alone

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError
+from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.records import option, options_of, record
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
 from histobench.mint.configs.cell import CALLS

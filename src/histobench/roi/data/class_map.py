@@ -126,9 +126,7 @@ def classes_of(texts: Sequence[str], *, column: str = "label", count: int | None
             log.warning("labels that are not whole numbers (%s) are taken as class names", some)
         return names
     if max(ids) > _LARGEST_ID:
-        raise HistobenchError(
-            f"label {max(ids)} is too large for a class id; give a class map (`class2id_txt`)"
-        )
+        raise HistobenchError(f"label {max(ids)} is too large for a class id; give a class map (`classes`)")
     return tuple(str(identity) for identity in range(max(ids) + 1))
 
 

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.folders import cache_dir
-from histobench.core.parameters import shares
 from histobench.core.records import record
 from histobench.core.text import csv_text
 from histobench.roi.data.class_map import label_id, read_class_map
@@ -22,12 +21,12 @@ from histobench.roi.data.masks import is_mask_folder, read_codes, scan_masks
 from histobench.roi.data.readers import scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.sites import PLACE_COLUMNS, site_table
-from histobench.roi.data.split import parse_fractions
+from histobench.roi.data.split import fractions_text, parse_fractions
 from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
 from histobench.roi.data.tables import CsvSheet, FrameSheet
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import kind_of_folder, read_task_folder, target_of_folder
-from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
+from histobench.roi.options import DataOptions, DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, MASK, a_target
@@ -66,6 +65,13 @@ class DatasetSource(Origin, TargetOptions):
     seed: int = 0
 
     @classmethod
+    def asked(cls, source: str, options: DataOptions) -> DatasetSource:
+        """The dataset that a command or a call describes."""
+        names = [each.name for each in fields(DatasetSource) if hasattr(options, each.name)]
+        given = {name: getattr(options, name) for name in names}
+        return cls(source, classes_file=options.classes, **given)
+
+    @classmethod
     def of(cls, entry: DatasetEntry, plan: Plan) -> DatasetSource:
         return cls(
             str(entry.source),
@@ -83,7 +89,7 @@ class DatasetSource(Origin, TargetOptions):
         return cls(
             **{
                 **{key: value for key, value in note.items() if key != ACCEPTED},
-                "split": None if split is None else shares(split, "split"),
+                "split": fractions_text(split),
                 **{name: tuple(note.get(name) or ()) for name in ("site_columns", "target_columns")},
             }
         )
@@ -210,7 +216,7 @@ def load_dataset(
     return DatasetSource(
         str(source),
         classes_file=None if classes_file is None else str(classes_file),
-        split=None if split is None else shares(split, "split"),
+        split=fractions_text(split),
         site_columns=tuple(site_columns),
         **more,
     ).load()

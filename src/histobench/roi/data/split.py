@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,15 @@ _SWAPS = 300
 _WANTED_GROUPS = 3
 
 Counts = NDArray[np.float64]  # images of each group by class [g, c]
+
+
+def fractions_text(split: Any) -> str | None:
+    """Shares of train/val/test as text.
+
+    >>> fractions_text((0.7, 0.1, 0.2)), fractions_text("0.8/0.2")
+    ('0.7/0.1/0.2', '0.8/0.2')
+    """
+    return None if split is None else "/".join(map(str, np.atleast_1d(split)))
 
 
 def parse_fractions(text: str) -> tuple[float, float, float]:

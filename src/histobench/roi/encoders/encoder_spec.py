@@ -188,7 +188,7 @@ class EncoderSpec:
         if self.sizes == "fixed":
             raise HistobenchError(
                 f"{self.name} takes images of {self.size} x {self.size} pixels only, not {size}; "
-                f"use `resize_size` {self.size}"
+                f"use `size` {self.size}"
             )
         smallest = self.patch if self.sizes == "patch" else 32
         if size < smallest or (self.sizes == "patch" and size % self.patch):

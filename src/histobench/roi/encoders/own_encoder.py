@@ -79,7 +79,7 @@ def from_factory(
     if resize_size and not takes_size:
         if not isinstance(encoder.eval_transforms, TransformSpec):
             raise HistobenchError(
-                f"{name}: the size of its preprocessing cannot be changed; leave out `resize_size`, "
+                f"{name}: the size of its preprocessing cannot be changed; leave out `size`, "
                 "or use a TransformSpec, or take resize_size in __init__"
             )
         encoder.eval_transforms = encoder.eval_transforms.with_size(resize_size)

@@ -25,7 +25,7 @@ from histobench.roi.evaluation.evaluation_request import (
 from histobench.roi.evaluation.image_context import ImageContext, readable
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
-from histobench.roi.presets import check_choice, get_preset
+from histobench.roi.presets import get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, TaskFiles, claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
@@ -74,7 +74,6 @@ def evaluate(
     from histobench.roi.evaluation.tasks import TASK_RUNNERS
 
     preset = get_preset(request.preset)
-    check_choice(request.options.choose_by)
     tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
     if len(request.train):
         check_pair(request.train, request.test)
@@ -274,7 +273,7 @@ def _check_class_map(given: tuple[str, ...], stored: tuple[str, ...]) -> None:
     if len(given) != len(stored) or set(given) == set(stored):
         raise HistobenchError(
             f"the class map ({', '.join(given)}) is not the one that the features were extracted with "
-            f"({', '.join(stored)}): give the same file, or leave out `class2id_txt`"
+            f"({', '.join(stored)}): give the same file, or leave out `classes`"
         )
     log.warning(
         "the class map (%s) renames the classes of the features (%s)", ", ".join(given), ", ".join(stored)

@@ -49,7 +49,7 @@ def zero_shot_outcome(context: Context) -> Outcome:
     if own and name != own and (spec is None or spec != _zoo_entry(own)):
         raise HistobenchError(
             f"zero-shot with {name} needs the features of {name}, but the test features are of {own}: "
-            f"extract them with `model_name` {name}"
+            f"extract them with the encoder {name}"
         )
     prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
     weights = context.request.weights

@@ -99,7 +99,7 @@ def extract(
         raise HistobenchError(f"{dataset.name} has no images")
     if len(chosen.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
-    _check_writable(Path(save_dir))
+    check_writable(Path(save_dir), "feature files")  # now, not after hours of work
     recipes = [item for item in given if isinstance(item, EncoderRecipe)]
     require_encoders({item.name: item.unresolved() for item in recipes})
     check_labels(item.name for item in recipes)
@@ -141,14 +141,6 @@ def extract(
                 planned, state.cache, dataset, plan.keys, problems, save_dir=save_dir, settings=chosen
             )
         ]
-
-
-def _check_writable(folder: Path) -> None:
-    # Found out now, not after hours of work; the folder itself is made when there is something to put in.
-    try:
-        check_writable(folder)
-    except OSError as error:
-        raise HistobenchError(f"cannot write feature files to {folder}: {error.strerror or error}") from error
 
 
 class Extractor:
