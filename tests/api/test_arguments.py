@@ -90,7 +90,7 @@ def test_shares_may_be_numbers(undivided: pd.DataFrame, split: Any, text: str) -
     pd.testing.assert_frame_equal(given, written)
 
 
-@pytest.mark.parametrize("split", [0.7, (), (0.7, "a"), {"train": 0.7, "test": 0.3}, (0.1,) * 10, (0.5,) * 3])
+@pytest.mark.parametrize("split", [0.7, (0.7, "a"), {"train": 0.7, "test": 0.3}, (0.1,) * 10, (0.5,) * 3])
 def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
     with pytest.raises(hb.HistobenchError, match=r"^`?split`?:? .*(0\.7/0\.1/0\.2|add up to 1\.5)"):
         hb.load_dataset(undivided, split=split)
