@@ -233,3 +233,17 @@ def test_a_picture_embeds_as_its_file_does(mode: str, tmp_path: Path) -> None:
         ).save(path, exif=exif)
     encoder = hb.create_encoder("tiny-vl", device="cpu")
     np.testing.assert_array_equal(encoder.embed([path]), encoder.embed([Image.open(path)]))
+
+
+def test_another_seed_draws_other_demo_tiles(tmp_path: Path) -> None:
+    zero, one, again = (
+        [
+            Path(path).read_bytes()
+            for path in hb.demo_dataset(
+                tmp_path / str(place), train_per_class=1, test_per_class=1, size=32, seed=seed
+            ).to_frame()["image"]
+        ]
+        for place, seed in enumerate((0, 1, 1))
+    )
+    assert one == again
+    assert not set(zero) & set(one)

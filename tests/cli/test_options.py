@@ -17,6 +17,7 @@ from histobench.cli.consult import CONSULT_COMMANDS
 from histobench.cli.data import DATA_COMMANDS
 from histobench.cli.entry import Command, Parser
 from histobench.cli.extract import FEATURES_COMMANDS
+from histobench.cli.flags import DataFlags
 from histobench.cli.main import COMMANDS
 from histobench.cli.mint import MINT_COMMANDS
 from histobench.core.records import spelled_as_declared
@@ -159,3 +160,12 @@ def test_earlier_python_names_warn_once_and_work() -> None:
         assert (bench.left_out, bench.one("mine", "Proto")) == (bench.skipped, bench.get_run("mine", "Proto"))
     with pytest.warns(FutureWarning, match="load_features"):
         assert hb.features is hb.load_features
+
+
+def test_the_flags_of_a_dataset_reach_its_reader() -> None:
+    given = {"classes": "c.txt", "name": "n", "seed": 7, "split": "0.7/0.3", "site_columns": ("x",)}
+    source = DataFlags(**given).source("d.csv")
+    assert (source.source, source.classes_file) == ("d.csv", "c.txt")
+    assert {name: getattr(source, name) for name in given if name != "classes"} == {
+        name: value for name, value in given.items() if name != "classes"
+    }

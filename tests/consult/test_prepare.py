@@ -312,6 +312,8 @@ def test_confidences_are_calibrated_on_validation_and_not_on_test_regions() -> N
         }
         test = replace(given["test"], metadata={"encoder_fingerprint": "f"})
         view = _view("strong", "e", arrays, regions, test, dataset, StudyPlan(("e",), ()), None)
+        for split in arrays:
+            np.testing.assert_array_equal(getattr(view, f"{split}_features"), arrays[split])
         raw = linear_probe(
             given["train"].embeddings, given["train"].labels, given["val"].embeddings, n_classes=3
         )

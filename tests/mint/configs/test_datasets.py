@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.games import find_games
 from histobench.mint.configs import datasets
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.configs.matrix import write_configs
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.task_source import load_tasks
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Task, read_records
 from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import Tool
 
@@ -73,3 +74,10 @@ def test_the_published_guide_works_as_it_is_written(tmp_path: Path, monkeypatch:
     config["feedback_config"]["feedback_agent_config"] = "None"
     file.write_text(json.dumps(config))
     assert read_configs(file)[0].planned.expert is None
+
+
+def test_a_line_that_is_not_json_is_named_by_its_number(tmp_path: Path) -> None:
+    good = json.dumps({"id": 1, "prompt": "?", "reference": "1"})
+    (tmp_path / "t.json").write_text(f"{good}\n\n{good}\n{{\n")
+    with pytest.raises(HistobenchError, match=r"t\.json:4: not a JSON object"):
+        read_records(tmp_path / "t.json")

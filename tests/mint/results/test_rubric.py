@@ -13,7 +13,16 @@ from sklearn.metrics import cohen_kappa_score
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.rubric import Graded, GradedAnswer, agreements, read_answers, read_rubric
+from histobench.mint.results.uncertainty import tasks_interval
+from histobench.mint.rubric import (
+    Graded,
+    GradedAnswer,
+    Rubric,
+    agreements,
+    pass_rates,
+    read_answers,
+    read_rubric,
+)
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 RUBRIC = """
@@ -209,3 +218,15 @@ def test_the_last_answer_of_an_episode_is_graded(results: Path) -> None:
     answers = {int(answer.task_id): answer.text for answer in read_answers(results)}
     assert (answers[0], answers[1]) == ("1", "-7")
     assert len(answers) == 30
+
+
+def test_pass_rates_are_over_tasks_that_were_tried_unequally_often() -> None:
+    passed = {"1": (True, False), "2": (True,), "3": (False, False, True), "4": (False,)}
+    graded = [
+        Graded(GradedAnswer("r", "gsm8k", task, repeat, "", "", ""), {"g": "right" if good else "wrong"})
+        for task, tries in passed.items()
+        for repeat, good in enumerate(tries)
+    ]
+    found = pass_rates(graded, Rubric("", ("right", "wrong"), ("right",)))
+    expected = tasks_interval([1, 1, 1, 0], [2, 1, 3, 1], datasets=["gsm8k"] * 4)
+    assert found == {("r", "g"): (7, 3 / 7, expected.low, expected.high)}

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import Comparison, compare_runs
@@ -51,6 +52,9 @@ def test_the_table_is_ranked_and_only_real_differences_hold(three: Path) -> None
     assert far.holds
     assert not far.interval.contains(0)
     assert far.difference == pytest.approx(table.entries[0].value - table.entries[2].value)
+    assert "Answer: On Colon (Linear-Probe, balanced accuracy; 150" in " ".join(
+        repr(hb.compare(three)).split()
+    )
 
 
 def test_correction_is_holm_over_all_pairs(three: Path) -> None:

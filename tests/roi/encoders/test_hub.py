@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from histobench.core.errors import HistobenchError
@@ -93,8 +95,6 @@ def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
@@ -125,8 +125,6 @@ def test_a_cache_at_another_revision_is_told_and_taken_only_on_request(
 def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from huggingface_hub import constants
-
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.delenv("HF_HUB_OFFLINE")
@@ -189,3 +187,14 @@ def test_weights_at_a_fixed_address_are_asked_for_again_while_the_server_is_busy
             download.fetch_from_url(spec, f"{host}/gone.bin")
         server.shutdown()
     assert [file.name for file in path.parent.iterdir()] == ["weights.bin"]  # no parts, no notes
+
+
+def test_the_newest_of_other_revisions_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    spec = get_spec("uni_v1")
+    folder = tmp_path / f"models--{spec.source.repo.replace('/', '--')}" / "snapshots"
+    for age, revision in enumerate(("second", "first", "third", spec.source.revision)):
+        (folder / revision).mkdir(parents=True)
+        (folder / revision / "w.bin").write_text("x")
+        os.utime(folder / revision / "w.bin", (1e9 - [1, 0, 2, 3][age],) * 2)
+    assert list(download.find_others(spec, "w.bin")) == ["first", "second", "third"]

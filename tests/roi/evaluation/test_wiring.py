@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from builders import feature_set, uneven_features
+from histobench.roi.comparison.table_statistics import table_of_target
 from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
@@ -152,8 +153,10 @@ def test_the_penalty_of_the_cox_model_reaches_it(option: dict[str, float], evalu
         parts[part] = feature_set(small, np.zeros(n), names=f"{part}-{{}}", encoder="e", dataset="d")
         parts[part] = replace(parts[part], target=target)
     del parts["val"]
-    risks = [evaluated("Survival", preset="patho-bench", parts=parts, **more)[0] for more in ({}, option)]
-    assert changed(*risks) == {"Survival patients"}
+    runs = [evaluated("Survival", preset="patho-bench", parts=parts, **more) for more in ({}, option)]
+    assert changed(runs[0][0], runs[1][0]) == {"Survival patients"}
+    stored = load_runs(runs[0][1].results_dir)
+    assert table_of_target({"e": stored[0]}).metrics.keys() >= {"harrell_c", "uno_c"}
 
 
 def test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch(

@@ -200,6 +200,9 @@ def test_a_run_evaluates_as_evaluate_does_with_the_same_options(
         for folder in (tmp_path / "r", tmp_path / "own", tmp_path / "zero")
     )
     assert of_run == of_evaluate
+    for run in load_runs(tmp_path / "r"):
+        for split in ("train", "test"):
+            assert run.info[f"{split}_features"].endswith(f"_{split}.pt")
     assert {task for task, setting in of_run if of_run[task, setting] != of_seed_0[task, setting]} == {
         "Few-shot", "Label-efficiency"
     }  # fmt: skip

@@ -130,19 +130,26 @@ def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() ->
     np.testing.assert_array_equal(both[:, 1], alone[:, 0])
 
 
+def test_a_scaled_image_that_is_not_square_keeps_its_shape() -> None:
+    oblong = tile()[:, :71]
+    for change in STRESS:
+        if change.family in ("larger", "smaller"):
+            assert change.apply(oblong, np.random.default_rng(0)).shape == oblong.shape
+
+
 @pytest.mark.slow
 def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)
     command = ["robustness", "--stress", "--data", str(table), "--models", "tiny-vl", "--device", "cpu"]
-    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "4"]) == 0
+    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "12", "--seed", "5"]) == 0
     content = json.loads(
         (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
     )
-    assert content["num_samples"] == 4
+    assert (content["num_samples"], content["seed"]) == (9, 5)  # all test images
     (stored,) = (tmp_path / "r" / "features").rglob("*.pt")
     assert len(load(stored)) == 27  # the probe learns from the training images
-    assert "too few groups: 1" in content["changes"]["jpeg_1"]["cosine"]["reason"]
+    assert "too few groups" in content["changes"]["jpeg_1"]["cosine"]["reason"]
     assert set(content["changes"]) == set(BY_NAME)
     assert (
         content["changes"]["jpeg_1"]["cosine"]["value"]

@@ -1,0 +1,191 @@
+"""Every option of a study and of its runs reaches what it is for, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.consult.conftest import make_images
+
+import histobench as hb
+from histobench.consult import consult_runs
+from histobench.consult.consultation import ConsultTask
+from histobench.consult.playing import plan_run
+from histobench.consult.study import LESSONS, Study
+from histobench.consult.study_plan import ConsultRun, StudyPlan
+from histobench.core.records import options_of
+from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.runs.run_options import RunOptions
+
+pytestmark = pytest.mark.slow
+MODEL = "openai:some@http://127.0.0.1:9/v1"
+TOOLS = {"measure", "typical", "predict", "neighbours"}
+#: Another value of each option of a study; the parts of the study that change by it, and parts that do not.
+PREPARED: dict[str, tuple[Any, set[str], set[str]]] = {
+    "cases": (14, {"cases", "sequences"}, {"classes", "typical", "lessons"}),
+    "seed": (1, {"seed", "cases", "order", "typical", "lessons of val"}, {"classes", "organ", "region"}),
+    "blind": (True, {"classes", "true_classes", "prompt", "predict"}, {"cases", "measure", "organ"}),
+    "organ": ("colon", {"organ", "prompt"}, {"cases", "sequences", "lessons", *TOOLS}),
+    "region": ("a smear", {"region", "prompt"}, {"cases", "sequences", "lessons", *TOOLS}),
+    "microns_per_pixel": (0.5, {"microns_per_pixel", "prompt"}, {"cases", "lessons", *TOOLS}),
+    "measured": (3, {"typical", "lessons"}, {"cases", "measure", "predict", "neighbours", "prompt"}),
+    "similarity": ("none", {"neighbours"}, {"cases", "predict", "measure", "typical", "lessons"}),
+    "sequences": (3, {"sequences"}, {"cases", "lessons", "prompt", *TOOLS}),
+    "sequence_length": (5, {"sequences"}, {"cases", "lessons", "prompt", *TOOLS}),
+    "contrasts": ("mine.json", {"contrasts"}, {"cases", "lessons", "prompt", *TOOLS}),
+    "size": (24, {"predict", "neighbours"}, {"measure", "typical"}),
+}
+#: Those that need weights or a text tower: that they reach the plan is tested here.
+NOT_PREPARED = {"prompts", "weights"}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
+    """Prepares a study of 20 cases with other options, and returns its parts."""
+    folder = make_images(tmp_path_factory.mktemp("wiring"))
+    contrast = {"name": "mine", "measure": "u_wrong", "arm": "weak", "against": "strong"}
+    (folder / "mine.json").write_text(json.dumps([contrast]))
+    data = hb.load_dataset(folder / "tiles.csv", classes=folder / "tiles.txt")
+    encoders = [f"{folder / 'three.py'}:{name}" for name in ("Colours", "Noise")]
+    known: dict[str, dict[str, str]] = {}
+
+    def prepare(**options: Any) -> dict[str, str]:
+        key = repr(options)
+        if key not in known:
+            usual = {"cases": 20, "measured": 6, "sequences": 2, "sequence_length": 4, "device": "cpu"}
+            if "contrasts" in options:
+                options["contrasts"] = folder / options["contrasts"]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("HISTOBENCH_CACHE", str(folder / "cache"))
+                study = hb.consult.prepare(
+                    data,
+                    encoders,
+                    folder=folder / f"study{len(known)}",
+                    arms="none,strong,weak,sequence",
+                    num_workers=0,
+                    **{**usual, **options},
+                )
+            known[key] = parts_of(study)
+        return known[key]
+
+    return prepare
+
+
+def parts_of(study: Study) -> dict[str, str]:
+    parts: dict[str, Any] = asdict(study.facts)
+    parts["cases"] = [case.id for case in study.cases]
+    for tool in TOOLS:
+        parts[tool] = sorted(
+            (row.image, row.arm, row.arguments, row.answer) for row in study.cassette.rows if row.tool == tool
+        )
+    parts["order"] = [[parts["cases"].index(case) for case in each] for each in study.facts.sequences]
+    lessons = pd.read_parquet(study.folder / LESSONS)
+    parts["lessons"] = lessons.to_csv()
+    parts["lessons of val"] = lessons[lessons["part"] == "val"].to_csv()
+    parts["contrasts"] = [replace(each, registered="") for each in study.contrasts]
+    first = min(study.cases, key=lambda case: case.id)
+    world = ConsultTask(study, first, "none").open_environment(())
+    parts["prompt"] = world.own_prompt(Budget(), native=True)
+    return {name: repr(value) for name, value in parts.items()}
+
+
+def test_every_option_of_a_study_has_a_case() -> None:
+    assert {each.name for each in options_of(StudyPlan)} == PREPARED.keys() | NOT_PREPARED
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_an_option_of_a_study_changes_what_it_is_for(name: str, prepared: Callable[..., Any]) -> None:
+    value, changes, stays = PREPARED[name]
+    one, other = prepared(), prepared(**{name: value})
+    found = {part for part in one if one[part] != other[part]}
+    assert changes <= found
+    assert not stays & found
+
+
+#: Another value of each option of a run, and the parts of the planned cells that change by it.
+PLAYED: dict[str, tuple[Any, set[str]]] = {
+    "arms": ("strong,random", {"datasets"}),
+    "calls": ("native", {"calls"}),
+    "pictures": (True, {"models", "pictures"}),
+    "expert": (MODEL, {"experts"}),
+    "outcomes": (True, {"outcomes"}),
+}
+
+
+def test_every_option_of_a_consult_run_has_a_case() -> None:
+    assert {each.name for each in options_of(ConsultRun)} == PLAYED.keys()
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_an_option_of_a_consult_run_reaches_its_cells(name: str, study: Study) -> None:
+    value, changes = PLAYED[name]
+
+    def planned(**options: Any) -> dict[str, str]:
+        common = {
+            "arms": {"expert": "expert", "outcomes": "sequence"}.get(name, "none,strong"),
+            "expert": "openai:expert@http://127.0.0.1:9/v1" if name == "expert" else None,
+        }
+        run = ConsultRun(str(study.folder), RunOptions(agent=MODEL, limit=5), **{**common, **options})
+        cells = plan_run(run)[1]
+        parts = {
+            "datasets": [cell.cell.dataset for cell, _ in cells],
+            "models": [cell.cell.model for cell, _ in cells],
+            "calls": [cell.cell.calls for cell, _ in cells],
+            "experts": [cell.cell.feedback_model for cell, _ in cells],
+            "sampling": [cell.sampling for cell, _ in cells],
+            "outcomes": [cell.settings().get("outcomes") for cell, _ in cells],
+            "pictures": [task.picture for _, tasks in cells for task in tasks],  # type: ignore[attr-defined]
+            "cases": [len(tasks) for _, tasks in cells],
+        }
+        return {part: repr(found) for part, found in parts.items()}
+
+    one, other = planned(), planned(**{name: value})
+    assert {part for part in one if one[part] != other[part]} == changes
+
+
+@pytest.mark.parametrize(("function", "inner"), [("prepare", "prepare_study"), ("run", "play")])
+def test_every_parameter_of_python_reaches_the_records(
+    function: str, inner: str, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each parameter, given another value than its default, is found in what the inner function gets."""
+
+    class Reached(Exception):  # noqa: N818
+        pass
+
+    def stop(*given: Any, **_: Any) -> None:
+        raise Reached(repr(given))
+
+    monkeypatch.setattr(consult_runs, inner, stop)
+    data = hb.load_dataset(make_images(tmp_path) / "tiles.csv") if function == "prepare" else study
+    first = {"prepare": (data, ["one", "two"]), "run": (data, MODEL)}[function]
+    choices = {
+        "arms": "strong",
+        "calls": "native",
+        "similarity": "none",
+        "precision": "bf16",
+        "compile": "on",
+    }
+    choices |= {"reasoning_effort": "low", "reasoning_history": "all", "sandbox": "bubblewrap"}
+    choices |= {"contrasts": "c.json", "prompts": "p.json", "device": "cpu", "expert": MODEL, "blind": True}
+    choices |= {"pictures": True, "outcomes": True, "constrain": True, "max_cost": 7.25, "top_p": 0.75}
+    choices |= {"temperature": 0.25, "folder": None}
+    with pytest.raises(Reached) as usual:
+        getattr(hb.consult, function)(*first)
+    for name, parameter in list(inspect.signature(getattr(hb.consult, function)).parameters.items())[2:]:
+        numeric = isinstance(parameter.default, int | float) or str(parameter.annotation)[:3] in (
+            "int",
+            "flo",
+        )
+        value = choices.get(name, 77 if numeric else "other")
+        if value is None:
+            continue
+        with pytest.raises(Reached) as reached:
+            getattr(hb.consult, function)(*first, **{name: value})
+        assert str(reached.value) != str(usual.value), name
+        assert str(value) in str(reached.value), name
