@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,13 +179,9 @@ class PlannedEncoder:
         assert self.recipe is not None
         return self.recipe.build()
 
-    def as_note(self) -> dict[str, Any]:
-        """Plain values to be written down."""
-        return asdict(self)
-
     @classmethod
     def from_note(cls, note: Mapping[str, Any]) -> PlannedEncoder:
-        """What `as_note` gave."""
+        """What `asdict` gave."""
         plain = dict(note)
         return cls(EncoderRecipe(**plain.pop("recipe")), EncoderFacts(**plain.pop("facts")), **plain)
 

@@ -80,7 +80,7 @@ def prepare(folder: RunFolder, unit: Unit, dataset: RoiDataset, progress: Progre
         folder.finish(
             unit,
             files=[images, keys, listed],
-            encoders=[encoder.as_note() for encoder in plan.encoders],
+            encoders=[asdict(encoder) for encoder in plan.encoders],
             failures=dict(plan.failures),
             unreadable={str(path): why for path, why in plan.unreadable.items()},
             order=order_of(dataset),

@@ -19,12 +19,11 @@ _UNREADABLE = bytes(32)
 def write_images(
     path: Path, shards: Iterable[tuple[bytes, ...]], refs: Mapping[bytes, ImageRef]
 ) -> list[int]:
-    """Write one line per image; gives the byte at which every shard begins, and the end of the file."""
+    """Write one line per shard; gives the byte at which every one begins, and the end of the file."""
     begins, place = [0], 0
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         for keys in shards:
-            for key in keys:
-                place += handle.write(json.dumps([key.hex(), *refs[key]]).encode() + b"\n")
+            place += handle.write(json.dumps([[key.hex(), *refs[key]] for key in keys]).encode() + b"\n")
             begins.append(place)
     return begins
 
@@ -42,7 +41,8 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in map(parse_json, lines)]
+        images = [image for line in lines for image in parse_json(line)]
+        return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in images]
     except (ValueError, TypeError) as error:
         raise HistobenchError(f"{path} is damaged ({error}); start a new run") from error
 

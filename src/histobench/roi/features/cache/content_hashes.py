@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
@@ -30,7 +29,7 @@ PORTION = 2048
 
 
 class ContentHashes:
-    """A table (file, offset) -> (stamp, sha256) on disk; in a folder without write access it only reads."""
+    """A table (file, offset) -> (stamp, sha256) on disk; none in a folder without write access."""
 
     def __init__(self, folder: Path) -> None:
         self._base: sqlite3.Connection | None = None
@@ -45,7 +44,6 @@ class ContentHashes:
             )
         except (OSError, sqlite3.Error):
             self.close()
-            self._base = _for_reading(folder / "content-hashes.sqlite")
 
     def known(self, refs: Sequence[ImageRef]) -> Iterator[list[Hashed | None]]:
         """Portion by portion, stamp and hash of each image whose file is still what it was."""
@@ -112,17 +110,6 @@ class ContentHashes:
         except sqlite3.Error:
             return {}
         return rows
-
-
-def _for_reading(path: Path) -> sqlite3.Connection | None:
-    """What someone remembered in a folder that cannot be written to; without it, it costs time only."""
-    try:
-        if not path.is_file():
-            return None
-        address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-        return sqlite3.connect(address, uri=True, check_same_thread=False)
-    except (OSError, sqlite3.Error):
-        return None
 
 
 def _full_name(file: str) -> str:
