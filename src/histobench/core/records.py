@@ -327,6 +327,8 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
             continue
         if each.is_list and isinstance(value, str):
             value = list(map(each.one, listed(value)))
+        elif each.is_list and hasattr(value, "tolist"):
+            value = value.tolist()
         elif each.kind is int and each.words and str(value).isdecimal():
             value = int(str(value))
         if each.is_list and not value:
