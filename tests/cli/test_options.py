@@ -169,3 +169,10 @@ def test_the_flags_of_a_dataset_reach_its_reader() -> None:
     assert {name: getattr(source, name) for name in given if name != "classes"} == {
         name: value for name, value in given.items() if name != "classes"
     }
+
+
+def test_a_path_of_images_may_have_a_comma() -> None:
+    parser = Parser(prog="histobench")
+    COMMANDS["report"].add_flags(parser)
+    given = parser.parse_args(["results", "--images", "a, b.csv", "--images", "CRC=c"])
+    assert given.images == ("a, b.csv", "CRC=c")
