@@ -17,11 +17,12 @@ from histobench.cli.consult import CONSULT_COMMANDS
 from histobench.cli.data import DATA_COMMANDS
 from histobench.cli.entry import Command, Parser
 from histobench.cli.extract import FEATURES_COMMANDS
-from histobench.cli.flags import DataFlags
 from histobench.cli.main import COMMANDS
 from histobench.cli.mint import MINT_COMMANDS
 from histobench.core.records import spelled_as_declared
 from histobench.core.renamed import warn_renamed
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.options import DataOptions
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "histobench"
 NESTED = {
@@ -164,7 +165,7 @@ def test_earlier_python_names_warn_once_and_work() -> None:
 
 def test_the_flags_of_a_dataset_reach_its_reader() -> None:
     given = {"classes": "c.txt", "name": "n", "seed": 7, "split": "0.7/0.3", "site_columns": ("x",)}
-    source = DataFlags(**given).source("d.csv")
+    source = DatasetSource.asked("d.csv", DataOptions(**given))
     assert (source.source, source.classes_file) == ("d.csv", "c.txt")
     assert {name: getattr(source, name) for name in given if name != "classes"} == {
         name: value for name, value in given.items() if name != "classes"

@@ -26,7 +26,7 @@ class SiteFlags(ReadsResults):
         "where the test images are (CSV, folder or TAR shards); repeatable",
         default=(),
         default_text="as in the run",
-        commas=False,
+        separator=r",(?=[^,/]+=)",  # a path may have a comma
         metavar="[DATASET=]SOURCE",
     )
     title: str = option("title of the site", default="", default_text="the name of the folder")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ class Option:
     default_text: str | None = None  # what help shows as the default ("the GPU if there is one")
     complaint: str | None = None  # end of the error message, with `{value}`, where the usual one does not fit
     read: Callable[[str], Any] | None = None  # how a value is read that is not simply a number or a text
-    commas: bool = True  # a list may be written with commas; else each item has its own flag
+    separator: str = ","  # between the items of a list that is written as one text; a regular expression
     regex: bool = False  # a text may have several lines and begin with a hyphen: a regular expression
     script_default: Any = None  # the default of HistoROIBench's script, where it is another one
 
@@ -176,7 +177,7 @@ class Declared:
 
     def parsed(self, written: str) -> Any:
         """The value of a flag, from what is written on the command line."""
-        parts = listed(written) if self.said.commas else [written]
+        parts = [part.strip() for part in re.split(self.said.separator, written) if part.strip()]
         given = list(map(self.one, parts)) if self.is_list else self.one(written)
         if self.is_list and not given:
             raise argparse.ArgumentTypeError("empty: give at least one")
