@@ -231,6 +231,8 @@ def run(
     >>> runs = hb.mint.run("openai:gpt-4o-mini", "gsm8k", k=[1, 3, 5], max_cost=5)  # doctest: +SKIP
     >>> runs.leaderboard()  # doctest: +SKIP
     """
+    if not agent:
+        raise HistobenchError("`agent` is empty; name a model, such as openai:MODEL or local:")
     values = {
         **options,
         "agent": agent,
