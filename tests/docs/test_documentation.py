@@ -137,7 +137,7 @@ def test_commands_in_messages_exist() -> None:
     assert len(found) > 20
     for name, rest in found:
         assert name in {*COMMANDS, *HIDDEN}, f"histobench {name}{rest}"
-        known = {flag.replace("_", "-") for flag in flags_of(parser_of(name))}
+        known = {flag.replace("_", "-") for flag, _ in flags_of(parser_of(name))}
         for flag in re.findall(r"(?<=\s)--[a-z-]+", rest):
             assert flag in known, f"histobench {name}{rest}"
 

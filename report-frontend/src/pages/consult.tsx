@@ -245,7 +245,7 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
         return value === null ? [] : [{ name: by === "arm" ? line.arm : short(line.agent), value, low, high, strong: by === "arm" || !isPolicy(line.agent) }];
       });
     const [over, under] = [of("u_wrong"), of("u_right").map(({ value, low, high, ...rest }) => ({ ...rest, value: 1 - value, low: high == null ? null : 1 - high, high: low == null ? null : 1 - low }))];
-    return [...(over.length ? [{ heading: "Over-reliance: follows a wrong tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: leaves a right tool" }, ...under] : [])];
+    return [...(over.length ? [{ heading: "Over-reliance: wrong with the tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: not with a right tool" }, ...under] : [])];
   }, [study, agent, arm, by]);
   if (!rows.length) return null;
   return (

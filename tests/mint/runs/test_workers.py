@@ -344,7 +344,6 @@ def test_jobs_that_are_queued_count_as_workers(
     [
         ({"agent": "human"}, "a human plays in one terminal"),
         ({"agent": "local:", "feedback": "human"}, "a human plays in one terminal"),
-        ({"batch": "hosted", "agent": "openai:m@http://127.0.0.1:1/v1"}, "`batch` needs `engine` local"),
         ({"agent": "openai:m@http://127.0.0.1:1/v1?subscription-key=secret"}, "an address with a key"),
     ],
 )

@@ -24,7 +24,6 @@ from histobench.roi.result_options import (
     RobustnessSettings,
     SimilarityOptions,
 )
-from histobench.roi.results.robustness_files import load_robustness
 
 pytestmark = pytest.mark.slow
 #: Encoders with the signal of each; a license that forbids commercial use, a large network, a small one.
@@ -212,7 +211,7 @@ def test_similarity_is_of_the_datasets_encoders_neighbors_and_measures_asked_for
     assert {key[1] for key in every if every[key] != more[key]} == {"neighbors"}
 
 
-def test_robustness_is_of_the_columns_neighbors_and_seed_asked_for(tmp_path: Path) -> None:
+def test_robustness_is_of_the_columns_and_neighbors_asked_for(tmp_path: Path) -> None:
     for name, part in uneven_features().items():
         lab = tuple("XY"[place % 3 == 0] for place in range(len(part)))
         save(replace(part, sites={**part.sites, "lab": lab}), tmp_path / f"{name}.pt")
@@ -227,6 +226,3 @@ def test_robustness_is_of_the_columns_neighbors_and_seed_asked_for(tmp_path: Pat
     assert lab == {key: value for key, value in every.items() if key[0] == "lab"}
     other = measured(columns="lab", k=2)
     assert lab["lab", "robustness_index"] != other["lab", "robustness_index"]
-    hb.robustness(tmp_path, columns="lab", device="cpu", seed=7, results=tmp_path / "r")
-    (stored,) = load_robustness(tmp_path / "r")
-    assert stored.content["additional_info"]["seed"] == 7

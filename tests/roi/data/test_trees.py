@@ -162,7 +162,7 @@ def test_results_in_the_folder_of_the_data_are_left_out(tmp_path: Path) -> None:
 def test_a_folder_of_features_is_named_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "h5_files").mkdir()
     (tmp_path / "h5_files" / "slide.h5").touch()
-    with pytest.raises(HistobenchError, match=r"has features \(slide\.h5\), not images: histobench run"):
+    with pytest.raises(HistobenchError, match=r"has features \(slide\.h5\), not images; give it as"):
         load_dataset(tmp_path, split="0.5/0.5")
 
 

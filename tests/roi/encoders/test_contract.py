@@ -150,7 +150,7 @@ def test_another_size_works_and_an_impossible_one_names_the_nearest(name: str) -
 
 @pytest.mark.parametrize("name", [name for name, spec in ZOO.items() if spec.sizes == "fixed"])
 def test_a_fixed_size_is_named(name: str) -> None:
-    with pytest.raises(HistobenchError, match=f"`resize_size` {ZOO[name].size}"):
+    with pytest.raises(HistobenchError, match=f"`size` {ZOO[name].size}"):
         ZOO[name].with_size(ZOO[name].size * 2)
 
 

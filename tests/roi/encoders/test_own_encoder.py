@@ -87,7 +87,7 @@ def test_the_size_is_changed_where_it_can_be(file: Path) -> None:
         resize=96, crop=96
     )
     assert create_encoder(f"{file}:Sized", resize_size=32).eval_transforms.crop == 32
-    with pytest.raises(HistobenchError, match="leave out `resize_size`"):
+    with pytest.raises(HistobenchError, match="leave out `size`"):
         create_encoder(f"{file}:Free", resize_size=32)
 
 

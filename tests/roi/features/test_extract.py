@@ -370,5 +370,5 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(tiny, "forward", lambda pixels: pytest.fail("images were encoded"))
-    with pytest.raises(HistobenchError, match=r"cannot write feature files to .*file/below: Not a directory"):
+    with pytest.raises(HistobenchError, match=r"cannot write to .*file/below: Not a directory"):
         run(make_dataset(), tiny, tmp_path / "file" / "below")

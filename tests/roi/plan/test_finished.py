@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,9 @@ import pytest
 from PIL import Image
 
 from builders import MEAN_ENCODER
-from histobench.core.errors import HistobenchError
 from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import plan_from
-from histobench.roi.plan.summary import Wanted
 from histobench.roi.plan.whole_benchmark import run_benchmark
 from histobench.roi.results.layout import DETAILED
 from histobench.roi.units import extraction
@@ -172,14 +169,3 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
         run_benchmark(plan)
         assert len(compared) == count
     assert compared[0] == 31  # of 32 images: a change of 1 % is found with a chance of 95 %
-
-
-@pytest.mark.parametrize(
-    "plan", [{}, {"state": "done"}, {"datasets": 5, "encoders": [], "presets": [], "seed": 0}]
-)
-def test_a_plan_that_was_changed_while_the_run_went_on_is_one_line(
-    plan: dict[str, Any], tmp_path: Path
-) -> None:
-    folder = SimpleNamespace(path=tmp_path, plan=plan, units=list)
-    with pytest.raises(HistobenchError, match="its plan was changed or removed"):
-        Wanted.of(folder)  # type: ignore[arg-type]

@@ -399,7 +399,7 @@ def test_the_status_and_its_mistakes_are_readable(
     capsys.readouterr()
     assert main(["status", str(plan.results)]) == 0
     said = capsys.readouterr().out
-    assert "(--engine local): 10 done" in said
+    assert "(--engine local): 14 done" in said
     assert main(["run", str(tmp_path / "plan.yaml"), "--slurm", "partition=a"]) == 2
     assert "--slurm needs --engine slurm" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--no-cache"]) == 2

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from scipy import stats
-
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import DatasetTable, dataset_table
 from histobench.roi.comparison.grids import Grid, ranks_text
@@ -102,7 +100,9 @@ def _shift(
             reversals.append((first, second) if better else (second, first))
     kendall = None
     if len(shifts) > 1:
-        tau = stats.kendalltau(*zip(*((each.rank_frozen, each.rank_adapted) for each in shifts), strict=True))
+        from scipy.stats import kendalltau  # imported late: it is slow to load
+
+        tau = kendalltau(*zip(*((each.rank_frozen, each.rank_adapted) for each in shifts), strict=True))
         kendall = float(tau.statistic) if math.isfinite(tau.statistic) else None
     untested = both.standings is None and bool(both.entries)
     note = (both.entries[0].interval.reason or "") if untested else ""

@@ -126,8 +126,8 @@ def _refuse_other_files(root: Path) -> None:
         raise HistobenchError(f"{root} has whole-slide files ({_some(slides)}), not tiles: {TILING}")
     if features := sorted(file for file in files if file.lower().endswith(_FEATURE_SUFFIXES)):
         raise HistobenchError(
-            f"{root} has features ({_some(features)}), not images: histobench run --data LABELS.csv "
-            "--features NAME=FOLDER"
+            f"{root} has features ({_some(features)}), not images; give it as `features` NAME=FOLDER, and a "
+            "table of labels as `data`"
         )
 
 

