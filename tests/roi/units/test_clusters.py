@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster_faults import FAULTS, TRACKS, Harness  # the command does the same with random faults
+from cluster_faults import FAULTS, Harness  # the command does the same with random faults
 from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
 from histobench.roi.units.status import status_of
@@ -21,12 +21,14 @@ from two_nodes import LIMIT, SlurmCluster, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-#: The case of `make test`; each fault happens to one of the tracks.
+#: The case of `make test`, and those of the nightly tier; `python tests/cluster_faults.py` knows more faults.
 SAMPLE = ("slurm", "agents", "sbatch")
 CASES = [
-    (engine, TRACKS[(number + (engine == "ray")) % 2], fault)
-    for engine, faults in FAULTS.items()
-    for number, fault in enumerate(faults)
+    SAMPLE,
+    ("slurm", "roi", "worker kill"),
+    ("slurm", "agents", "late sbatch"),
+    ("ray", "roi", "driver kill"),
+    ("ray", "agents", "worker term"),
 ]
 CONSULT = ["consult", "run", "--agent", "policy:always-trust", "--arms", "none,strong", "--cache", "none"]
 
