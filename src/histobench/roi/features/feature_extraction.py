@@ -224,7 +224,7 @@ class Extractor:
         batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
         shards = plan_shards(missing, shard_size(batch, on_cpu=on_cpu))
         listed = {key for shard in shards for key in shard.keys}
-        if planned and not shards:
+        if planned and inventory.refs and not shards:
             self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
         elif known := len(inventory.refs) - len(listed):
             self.progress.say(
