@@ -64,13 +64,16 @@ NOT_HERE = {
 }
 #: Encoders whose weights need permission -> those that stand in for them.
 STAND_INS = {"uni_v1": "tiny-vl", "virchow2": "efficientnet-lite0"}
-#: Sizes of a page -> those of the test, which draws less, asks for less and trains less.
+#: Options of a page -> those of the test, which draws less, asks for less, trains less, and names its price.
 SMALLER = {
     r"--per-class \d+ --test-per-class \d+": "--per-class 10 --test-per-class 12",
     r"--size \d+": "--size 64",
     "448": "56",
     r"--limit \d+ --k \d": "--limit 1 --k 1",
     r"--max-tokens \d+": "--max-tokens 8",
+    "--max-cost 5": "--max-cost 5 --prices prices.yaml",
+    "--tasks Segmentation": "--tasks Segmentation --size 64",
+    'tasks="Segmentation"': 'tasks="Segmentation", size=64',
     r"--stress ": "--stress --stress-images 3 ",
     r"--n_bootstrap \d+": "--n_bootstrap 50",
 }
@@ -94,12 +97,6 @@ NEEDS = {
 }
 #: Pages that begin where the first tutorial ends.
 AFTER_TUTORIAL = ("any-model", "choose", "combine-encoders", "python", "report", "similarity")
-PAGES = [
-    page.relative_to(TOP).as_posix()
-    for page in (TOP / "README.md", *sorted((TOP / "docs").rglob("*.md")))
-    if page.stem != "worked-answer"
-    and any(found[1] in ("bash", "python") for found in BLOCK.finditer(page.read_text(encoding="utf-8")))
-]
 
 
 class Chat(BaseHTTPRequestHandler):
@@ -152,7 +149,7 @@ def draw_data(folder: Path, *, masks: bool) -> None:
     rows = []
     for number, name in enumerate(("normal", "stroma", "tumor")):
         (folder / "my_data" / name).mkdir(parents=True)
-        for image in range(24):
+        for image in range(0, 24, 6 if masks else 1):  # Segmentation takes seconds per image
             draw = np.random.default_rng(100 * number + image)
             path = folder / "my_data" / name / f"patient{image % 12:02}_{image}.png"
             pixels = draw.integers(60 * number, 60 * number + 120, (48, 48, 3)).astype("uint8")
@@ -172,6 +169,7 @@ def draw_data(folder: Path, *, masks: bool) -> None:
     (folder / "plan.yaml").write_text(
         "datasets: [{name: tiles, source: tiles.csv}]\nencoders: [tiny-vl]\ntasks: [KNN]\nresults: results\n"
     )
+    (folder / "prices.yaml").write_text("MODEL: [0.1, 0.1]\ngpt-4o-mini: [0.1, 0.1]\n")
     contrast = {"name": "mine", "measure": "u_wrong", "arm": "weak", "against": "strong"}
     (folder / "contrasts.json").write_text(json.dumps([contrast]))
     slides = [f"S{k:02d}" for k in range(40)]
@@ -196,11 +194,26 @@ def runnable(text: str, chat: str) -> str:
     """The lines of a block that can run here, with encoders and agents that are at hand."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     kept = "\n".join(line for line in lines if not any(part in line for part in NOT_HERE))
-    for name, other in STAND_INS.items():
+    for name, other in STAND_INS.items() if "h5py" not in kept else ():  # features that it draws itself
         kept = re.sub(rf"(?<!features_){name}", other, kept)
     for size, small in SMALLER.items():
         kept = re.sub(size, small, kept)
     return re.sub(r"openai:([\w.-]+)(@[\w:/.]+)?", rf"openai:\1@{chat}", kept)
+
+
+def can_run(language: str, block: str) -> bool:
+    if language == "python":
+        return not any(part in block for part in NOT_HERE)
+    return language == "bash" and bool(runnable(block, "").strip())
+
+
+#: Those with something to run.
+PAGES = [
+    page.relative_to(TOP).as_posix()
+    for page in (TOP / "README.md", *sorted((TOP / "docs").rglob("*.md")))
+    if page.stem != "worked-answer"
+    and any(can_run(found[1], found[3]) for found in BLOCK.finditer(page.read_text(encoding="utf-8")))
+]
 
 
 def programs(found: list[re.Match[str]], chat: str, folder: Path) -> Iterator[tuple[str, str]]:
@@ -212,13 +225,15 @@ def programs(found: list[re.Match[str]], chat: str, folder: Path) -> Iterator[tu
     for language, title, block in (each.groups() for each in found):
         if title:
             (folder / title).write_text(block, encoding="utf-8")
-        elif language == "python" and not any(part in block for part in NOT_HERE):
+        elif not can_run(language, block):
+            continue
+        elif language == "python":
             session, waiting = session + runnable(block, chat) + "\n", True
-        elif language == "bash" and (text := runnable(block, chat)).strip():
+        else:
             if waiting:
                 yield "python", session
             session, waiting = GIVEN, False
-            yield "bash", text
+            yield "bash", runnable(block, chat)
     if waiting:
         yield "python", session
 
