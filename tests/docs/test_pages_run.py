@@ -66,14 +66,18 @@ NOT_HERE = {
 STAND_INS = {"uni_v1": "tiny-vl", "virchow2": "efficientnet-lite0"}
 #: Options of a page -> those of the test, which draws less, asks for less, trains less, and names its price.
 SMALLER = {
-    r"--per-class \d+ --test-per-class \d+": "--per-class 10 --test-per-class 12",
-    r"--size \d+": "--size 64",
+    "--test-per-class 40": "--test-per-class 6",
+    "--per-class 60": "--per-class 6",
     "448": "56",
     r"--limit \d+ --k \d": "--limit 1 --k 1",
     r"--max-tokens \d+": "--max-tokens 8",
     "--max-cost 5": "--max-cost 5 --prices prices.yaml",
     "--tasks Segmentation": "--tasks Segmentation --size 64",
-    'tasks="Segmentation"': 'tasks="Segmentation", size=64',
+    "data = hb.demo_dataset": (
+        "import histobench.roi.protocols.segmentation as heads\n"
+        "heads.EPOCHS, heads.LEAST_STEPS = 1, 5\n"
+        "data = hb.demo_dataset"
+    ),
     r"--stress ": "--stress --stress-images 3 ",
     r"--n_bootstrap \d+": "--n_bootstrap 50",
 }
@@ -264,7 +268,7 @@ def after_tutorial(tmp_path_factory: pytest.TempPathFactory, environment: dict[s
     folder = tmp_path_factory.mktemp("tutorial")
     encoders = "efficientnet-lite0,tiny-vl"
     for command in (
-        "data demo tiles --per-class 10 --test-per-class 12 --size 64",
+        "data demo tiles --per-class 10 --test-per-class 30 --size 96",
         f"run --data tiles/synthetic-crc.csv --encoders {encoders} --tasks KNN,Linear-Probe",
     ):
         run_block("bash", f"histobench {command}", folder, environment)
@@ -273,7 +277,7 @@ def after_tutorial(tmp_path_factory: pytest.TempPathFactory, environment: dict[s
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_as_it_is_printed(
-    page: str, tmp_path: Path, environment: dict[str, str], chat_address: str, after_tutorial: Path
+    page: str, tmp_path: Path, environment: dict[str, str], chat_address: str, request: pytest.FixtureRequest
 ) -> None:
     if needed := NEEDS.get(Path(page).stem):
         pytest.importorskip(needed)
@@ -285,7 +289,7 @@ def test_a_page_runs_as_it_is_printed(
     for script in TOP.glob("0*.py"):
         (tmp_path / script.name).symlink_to(script)
     if Path(page).stem in AFTER_TUTORIAL and "tutorials" not in page:
-        shutil.copytree(after_tutorial, tmp_path, dirs_exist_ok=True)
+        shutil.copytree(request.getfixturevalue("after_tutorial"), tmp_path, dirs_exist_ok=True)
     content = (TOP / page).read_text(encoding="utf-8")
     found = list(BLOCK.finditer(content))
     printed = "".join(
