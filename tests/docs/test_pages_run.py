@@ -35,6 +35,7 @@ NOT_HERE = {
     "hf:facebook": "downloads",
     "timm:vit": "downloads",
     "histobench demo": "tests/test_wheel.py runs it",
+    "--constrain --limit 4": "the tutorial on agents runs a smaller one",
     "histobench serve": "ends when it is stopped",
     "--http 8000": "ends when it is stopped",
     "docs/real-data.yaml": "downloads",
