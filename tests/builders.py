@@ -15,9 +15,10 @@ from hypothesis import settings
 from numpy.typing import ArrayLike
 
 from histobench.roi.data.roi_dataset import Reading
-from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
+from histobench.roi.data.table_reader import Wanted, read_table
 from histobench.roi.data.tables import CsvSheet
 from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.protocols.few_shot import Episodes, FewShotSetting, Queries
 
 #: A file with an encoder of a user's own.
 MEAN_ENCODER = """
@@ -101,12 +102,9 @@ def scan_csv(
     path: Path, classes: Sequence[str] | None = None, name: str | None = None, **options: Any
 ) -> Reading:
     """A CSV as `DatasetSource.read` reads it."""
-    named = {kind: options.pop(f"{kind}_column", None) for kind in ("image", "label", "group", "split")}
-    more = {key: options.pop(key, None) for key in ("target", "root")}
+    target = options.pop("target", None)
     wanted = Wanted(classes=classes, name=name, **options)
-    return read_table(
-        CsvSheet.open(Path(path)), wanted, Path(path).stem, columns=ColumnNames(**named), **more
-    )
+    return read_table(CsvSheet.open(Path(path)), wanted, Path(path).stem, target)
 
 
 #: Solved tries of each task of two agents: datasets of 3 and 7 tasks, unequal tries, ids that sort badly.
@@ -180,3 +178,9 @@ def uneven_features(seed: int = 0) -> dict[str, FeatureSet]:
             classes=["a", "b", "c", "d"],
         )
     return found
+
+
+def played(queries: Queries, episodes: Episodes, *, n_classes: int) -> FewShotSetting:
+    """One setting of Few-shot with the given episodes."""
+    groups = queries.groups(episodes)
+    return queries.joined(episodes, groups, [queries.play(episodes[group], n_classes) for group in groups])

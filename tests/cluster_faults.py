@@ -3,7 +3,7 @@
 One process plays a small benchmark and a small run of agents undisturbed. Then a cluster does the same, one
 fault happens at a random moment, and the command is repeated, as a user would: it must end with 0, and the
 results must be the same, byte for byte except dates. Agents ask a server that counts. The seed decides on all
-faults and moments.
+faults and moments. A fault that meets nothing (the command has ended, no worker is there) does not count.
 
   python tests/cluster_faults.py --engine ray --faults 30 --seed 47
   python tests/cluster_faults.py --engine slurm --faults 30 --seed 47
@@ -54,11 +54,11 @@ class Harness:
 
     def __init__(self, engine: str, folder: Path) -> None:
         self.folder, self.engine, self.log = folder, engine, folder / "commands.log"
-        self.shared, self.fault = folder / "shared", folder / "fault"
+        self.shared, self.fault, self.met = folder / "shared", folder / "fault", folder / "met"
         for name in ("bin", "disk", "shared"):
             (folder / name).mkdir(parents=True)
         (folder / "disk" / "sitecustomize.py").write_text(
-            DISK.format(folder=str(self.shared), fault=str(self.fault), late=LATE)
+            DISK.format(folder=str(self.shared), fault=str(self.fault), met=str(self.met), late=LATE)
         )
         (folder / "bin" / "sbatch").write_text(SBATCH.format(fault=self.fault, sbatch=shutil.which("sbatch")))
         (folder / "bin" / "sbatch").chmod(0o755)
@@ -114,25 +114,33 @@ class Harness:
         wait_for(self.made.is_idle, LIMIT, "jobs do not end")
         return code
 
-    def suffer(self, track: str, fault: str, rng: random.Random) -> list[str]:
-        """Play with a fault at a random moment, repeat the command; return all that is wrong then."""
+    def suffer(self, track: str, fault: str, rng: random.Random) -> tuple[bool, list[str]]:
+        """Play with a fault at a random moment, repeat the command.
+
+        Return whether the fault met anything, and all that is wrong then.
+        """
         self.alone(track)
         self.tidy()
         self.fault.write_text(fault if fault == "late files" else "")
+        self.met.write_text("")
         if "sbatch" in fault:
             self.fault.write_text(f"{fault.split()[0]} {rng.randint(1, 3) if track == 'roi' else 1}\n")
         first = begin(self.made, self.command(track, *self.made.flags), self.log)
         time.sleep(rng.uniform(0.0, 1.5 * self._seconds[track]))
-        self._hurt(track, fault, rng, first)
+        has_met = self._hurt(track, fault, rng, first)
         try:
             first.wait(timeout=LIMIT)
             if fault != "late sbatch":
                 wait_for(self.made.is_idle, LIMIT, "jobs do not end")
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             send(first.pid)
-            return [f"the first command: {error}"]
+            return True, [f"the first command: {error}"]
         if fault == "damage":
-            self._damage(rng)
+            has_met = self._damage(rng)
+        if "sbatch" in fault:
+            has_met = self.fault.read_text().split()[-1] == "0"
+        if fault in ("late files", "read-only"):
+            has_met = bool(self.met.read_text())
         if fault == "head":
             self.made.stop()
             self.made.start()
@@ -149,23 +157,28 @@ class Harness:
         problems += re.findall(r"^Traceback.*|^\*\*\* SIG.*", self.log.read_text(), re.MULTILINE)
         with contextlib.suppress(TimeoutError):
             wait_for(lambda: not self.left(), 30, "")
-        return problems + [f"left: {line}" for line in self.left()]
+        return has_met, problems + [f"left: {line}" for line in self.left()]
 
-    def _hurt(self, track: str, fault: str, rng: random.Random, first: subprocess.Popen[bytes]) -> None:
-        """Do harm, and wait until a fault that passes is over."""
+    def _hurt(self, track: str, fault: str, rng: random.Random, first: subprocess.Popen[bytes]) -> bool:
+        """Do harm, and wait until a fault that passes is over; return whether anything was hurt."""
         made, seconds = self.made, rng.uniform(*PASSING)
         who, _, what = fault.partition(" ")
+        if who in ("worker", "requeue", "cancel"):
+            self._victims(first)
+        workers, running = made.workers(), first.poll() is None
         if what in SIGNALS:
-            pids = [first.pid] if who == "driver" else self._victims(first)[:1]
+            pids = workers[:1] if who == "worker" else [first.pid][: int(running)]
             for pid in pids:
                 send(pid, SIGNALS[what])
             if what == "stop":
                 time.sleep(seconds)
                 for pid in pids:
                     send(pid, signal.SIGCONT)
-        elif fault == "node":
+            return bool(pids)
+        if fault == "node":
             made.kill_node()
-        elif fault == "read-only":
+            return bool(workers)
+        if fault == "read-only":
             self.fault.write_text(fault)
             time.sleep(seconds)
             self.fault.write_text("")
@@ -173,12 +186,16 @@ class Harness:
             send(first.pid)
         elif fault == "two drivers":
             begin(made, self.command(track, *made.flags), self.log).wait(timeout=LIMIT)
+            return running
         elif fault == "head" and isinstance(made, RayCluster):
             made.kill_head()
-        elif fault in ("requeue", "cancel") and isinstance(made, SlurmCluster):
-            self._victims(first)
-            for job in made.running()[:1]:
+            return running
+        elif isinstance(made, SlurmCluster):  # requeue, cancel
+            jobs = made.running()[:1]
+            for job in jobs:
                 made.run(*(("scontrol", "requeue") if fault == "requeue" else ("scancel",)), job, check=False)
+            return bool(jobs)
+        return True
 
     def _victims(self, first: subprocess.Popen[bytes]) -> list[int]:
         """Workers, as soon as there are some."""
@@ -186,14 +203,14 @@ class Harness:
             wait_for(lambda: bool(self.made.workers()) or first.poll() not in (None, 0), 30, "")
         return self.made.workers()
 
-    def _damage(self, rng: random.Random) -> None:
-        """Damage some entries of the run folder."""
+    def _damage(self, rng: random.Random) -> bool:
+        """Damage some entries of the run folder; return whether there is one."""
         runs = [path.parent for path in self.shared.glob("results/*/runs/*/units.jsonl")]
         entries = sorted(
             path for run in runs for path in [*run.rglob("*"), run / "claims", run / "driver.json"]
         )
         for path in rng.sample(entries, min(3, len(entries))):
-            how = rng.choice(["garbage", "empty", "link", "pipe"])
+            how = rng.choice(["garbage", "empty", "link", "folder"])
             if how in ("garbage", "empty") and path.is_file():
                 path.write_bytes(rng.randbytes(80) if how == "garbage" else b"")
                 continue
@@ -201,7 +218,8 @@ class Harness:
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
             if path.parent.is_dir():
-                os.mkfifo(path) if how == "pipe" else path.symlink_to(self.folder / "images")
+                path.mkdir() if how == "folder" else path.symlink_to(self.folder / "images")
+        return bool(entries)
 
     def left(self) -> list[str]:
         """Return processes of the work that are still there."""
@@ -232,23 +250,24 @@ def main() -> int:
     harness = Harness(args.engine, folder)
     try:
         harness.made.start()
-        for number in range(args.first, args.first + args.faults):
+        number, met = args.first, 0
+        while met < args.faults:
             rng = random.Random(f"{args.seed} {args.engine} {number}")
             track, fault = rng.choice(TRACKS), args.only or rng.choice(FAULTS[args.engine])
             began = time.monotonic()
-            problems = harness.suffer(track, fault, rng)
-            print(
-                f"{number} {track}, {fault}: {problems or 'same'}, {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
+            has_met, problems = harness.suffer(track, fault, rng)
+            met += has_met
+            said = f"{problems or 'same'}{'' if has_met else ' (met nothing)'}"
+            print(f"{number} {track}, {fault}: {said}, {time.monotonic() - began:.0f} s", flush=True)
             if problems:
                 failed += 1
                 harness.shared.rename(folder / f"failed-{number}")
                 harness.log.rename(folder / f"failed-{number}.log")
                 harness.shared.mkdir()
+            number += 1
     finally:
         harness.made.stop()
-    print(f"{args.faults} faults on {args.engine} with seed {args.seed}: {failed} with a problem ({folder})")
+    print(f"{met} faults on {args.engine} with seed {args.seed}: {failed} with a problem ({folder})")
     return min(1, failed)
 
 

@@ -46,8 +46,13 @@ class Edge(Colour):
 DISK = """
 import builtins, errno, io, os, stat, time
 
-FOLDER, FAULT, LATE = {folder!r}, {fault!r}, {late!r}
+FOLDER, FAULT, MET, LATE = {folder!r}, {fault!r}, {met!r}, {late!r}
 real_open, real_lstat, own = open, os.lstat, set()
+
+def fail(error, number, path):
+    with real_open(MET, "a") as file:
+        file.write(".")
+    raise error(number, os.strerror(number), path)
 
 def check(path, writes):
     path = os.fspath(path) if not isinstance(path, (int, type(None))) else ""
@@ -59,13 +64,13 @@ def check(path, writes):
     except OSError:
         return
     if fault == "read-only" and writes:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        fail(OSError, errno.EROFS, path)
     if writes:
         own.add(path)
     elif fault == "late files" and path not in own:
         found = real_lstat(path)
         if stat.S_ISREG(found.st_mode) and time.time() - found.st_ctime < LATE:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            fail(FileNotFoundError, errno.ENOENT, path)
         own.add(path)
 
 def guard(module, name, writes, target=0):

@@ -43,11 +43,20 @@ EDGES = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 KNOWN_BY = re.compile(r"key|digest|fingerprint|identity|settings|note|spec|evaluation|recipe|info|record")
 #: Keywords and functions where a fault changes nothing, or breaks everything.
 PLAIN_WORDS = frozenset(
-    ["strict", "help", "encoding", "errors", "metavar", "dtype", "exist_ok", "parents", "default"]
+    ["strict", "help", "encoding", "errors", "metavar", "dtype", "exist_ok", "parents", "default", "daemon"]
 )
-PLAIN_CALLS = frozenset(
-    ["isinstance", "getattr", "hasattr", "max", "min", "zip", "option", "field", "issubclass"]
-)
+PLAIN_CALLS = frozenset(["isinstance", "issubclass", "getattr", "hasattr", "option", "field"])
+PLAIN_CALLS |= {
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "intersect1d",
+    "array_equal",
+    "zip",
+    "suppress",
+    "errstate",
+}
 #: Drawing and text: a change there is a matter of taste.
 LEFT_OUT = re.compile(r"roi/data/demo/|api/plots|cli/terminal|_version|__init__|alfworld")
 #: Test files that take minutes, or need more than Python.
@@ -136,7 +145,7 @@ class Places(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in PLAIN_CALLS:
+        if getattr(node.func, "id", getattr(node.func, "attr", "")) in PLAIN_CALLS:
             self.generic_visit(node)
             return
         for one, other in zip(node.args, node.args[1:], strict=False):

@@ -39,22 +39,22 @@ def _module(name: str) -> ModuleType:
         pytest.skip(f"{name} needs the optional package {error.name}")
 
 
-#: Measures of two hundred tiles; tests/roi/robustness measures smaller sets.
-LONG = "histobench.api.site_robustness"
+#: Measures of two hundred tiles, and a whole study; the tests of both use smaller sets.
+LONG = ("histobench.api.site_robustness", "histobench.consult.consult_runs")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.nightly] if name == LONG else [])
+        pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else [])
         for name in NAMES
         if _has_examples(name)
     ],
 )
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
-    for table in ("TASK_INFO_MAP", "_registered"):  # what an example registers is of no use to other tests
-        monkeypatch.setattr(datasets, table, dict(getattr(datasets, table)))
+    # What an example registers is of no use to other tests.
+    monkeypatch.setattr(datasets, "TASK_INFO_MAP", dict(datasets.TASK_INFO_MAP))
     outcome = doctest.testmod(_module(name))
     assert outcome.attempted > 0
     assert outcome.failed == 0

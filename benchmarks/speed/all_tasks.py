@@ -103,8 +103,9 @@ def start_device(device: str) -> None:
 def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     """Run in the process whose memory is measured."""
     torch.set_num_threads(job["threads"])
+    from few_shot import all_settings
+
     from histobench.roi.metrics.classification import evaluate
-    from histobench.roi.protocols.few_shot import few_shot
     from histobench.roi.protocols.knn import knn, prototype
     from histobench.roi.protocols.linear_probe import linear_probe
     from histobench.roi.protocols.zero_shot import zero_shot
@@ -122,7 +123,7 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
         "Linear-Probe": lambda: linear_probe(*both, **common),
         "KNN": lambda: knn(*both, **common),
         "Proto": lambda: prototype(*both, **common),
-        "Few-shot": lambda: few_shot(*both, w.test_labels, n_iter=job["episodes"], **common),
+        "Few-shot": lambda: all_settings(w, n_iter=job["episodes"], device=device),
         "Zero-shot": lambda: zero_shot(PromptEncoder(), classes, w.test, device=device),
     }
     wall, cpu, metrics = {}, {}, {}
@@ -130,7 +131,7 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     def measure(name: str) -> tuple[Any, float, float]:
         start = time.perf_counter(), time.process_time()
         result = jobs[name]()
-        outcomes = [s.outcome for s in result.settings] if name == "Few-shot" else [result]
+        outcomes = [s.outcome for s in result] if name == "Few-shot" else [result]
         for outcome in outcomes:
             evaluate(outcome.probabilities, w.test_labels, classes=classes, predicted=outcome.predicted)
         return result, time.perf_counter() - start[0], time.process_time() - start[1]
@@ -138,7 +139,7 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     for name in jobs:
         result, wall[name], cpu[name] = measure(name)
         if name == "Few-shot":
-            metrics = {s.name: np.stack(list(s.episode_metrics.values())) for s in result.settings}
+            metrics = {f"{s.way}-{s.shot}": np.stack(list(s.episode_metrics.values())) for s in result}
     report = {"wall": wall, "cpu": cpu, "peak": peak_memory() - idle, "features": w.bytes}
     if device != "cpu":
         report["on device"] = torch.cuda.max_memory_allocated(device)

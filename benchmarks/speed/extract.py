@@ -142,7 +142,7 @@ def measure_pipeline(
         busy = cpu_seconds()
         inventory = take_inventory(dataset, pool, cache)
         hashed = time.perf_counter() - began
-        units = plan_shards([list(inventory.refs)], shard_size(case.batch, on_cpu=on_cpu))
+        units = plan_shards([inventory.refs.distinct], shard_size(case.batch, on_cpu=on_cpu))
         runner.run(units, inventory.refs, stop_at_bad=True, progress=Silent())
         inventory.close()
         wall = time.perf_counter() - began

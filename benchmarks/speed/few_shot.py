@@ -9,7 +9,7 @@ import cProfile
 import importlib.util
 import pstats
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,28 @@ import torch
 from measure import Row, Seconds, Setup, clock, part
 from workload import Workload, easy, workload
 
-from histobench.roi.protocols.few_shot import EpisodeSampler, FewShotResult, few_shot
+from histobench.roi.protocols.few_shot import EpisodeSampler, FewShotSetting, few_shot_settings
 
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EPISODES = 100
 LOOP_EPISODES = 1  # of each shot: a loop takes the same time for every episode
+
+
+def all_settings(
+    w: Workload,
+    *,
+    n_way: Sequence[int] = range(2, 10),
+    n_shot: Sequence[int] = SHOTS,
+    n_iter: int = EPISODES,
+    device: str = "cpu",
+) -> list[FewShotSetting]:
+    """Every setting that the training set allows."""
+    smallest = int(torch.bincount(w.train_labels).min())
+    settings = [(way, shot) for way in n_way for shot in n_shot if way <= w.n_classes and shot <= smallest]
+    data = (w.train, w.train_labels, w.test, w.test_labels)
+    return list(
+        few_shot_settings(*data, n_classes=w.n_classes, settings=settings, n_iter=n_iter, device=device)
+    )
 
 
 def sklearn_metrics() -> Callable[..., dict[str, float]]:
@@ -54,24 +71,17 @@ def loop_episode(
 def run(setup: Setup) -> list[Row]:
     """Every shot at the all-classes way; nothing is warm before the first call."""
     w = setup.workload
-    smallest = int(torch.bincount(w.train_labels).min())
-    shots = SHOTS[:4] if setup.quick else tuple(shot for shot in SHOTS if shot <= smallest)
+    shots = SHOTS[:4] if setup.quick else SHOTS
     episodes = 10 if setup.quick else EPISODES
-    options = {
-        "n_classes": w.n_classes,
-        "n_way": [],
-        "n_shot": shots,
-        "n_iter": episodes,
-        "device": setup.device,
-    }
     ours, result = clock(
-        lambda: few_shot(w.train, w.train_labels, w.test, w.test_labels, **options), device=setup.device
+        lambda: all_settings(w, n_way=[w.n_classes], n_shot=shots, n_iter=episodes, device=setup.device),
+        device=setup.device,
     )
     metrics = sklearn_metrics()
     theirs = Seconds(0, 0)
     worst = 0.0
     sampler = EpisodeSampler(w.train_labels.numpy(), seed=0)
-    for setting in result.settings:
+    for setting in result:
         supports = sampler.draw(way=w.n_classes, shot=setting.shot, n_iter=episodes).supports
         for e in range(LOOP_EPISODES):
             spent, expected = clock(lambda rows=supports[e]: loop_episode(w, rows, metrics))
@@ -79,7 +89,7 @@ def run(setup: Setup) -> list[Row]:
             gaps = [abs(value - setting.episode_metrics[name][e]) for name, value in expected.items()]
             worst = max(worst, *gaps)
     theirs = theirs * (episodes / LOOP_EPISODES)
-    count = len(shots) * episodes
+    count = len(result) * episodes
     note = f"{count} episodes; the loop timed on {LOOP_EPISODES} per shot; metrics differ by {worst:.0e}"
     return [Row.against("Few-shot, all classes", "loop per episode", ours, theirs, at_least=40, note=note)]
 
@@ -94,16 +104,10 @@ def growth(setup: Setup) -> list[Row]:
         times = []
         for n_test, episodes in (small, large):
             w = easy(dim=256, n_train=9_000, n_test=n_test)
-            options = {
-                "n_classes": 9,
-                "n_way": [],
-                "n_shot": [1, 16],
-                "n_iter": episodes,
-                "device": setup.device,
-            }
+            options = {"n_way": [9], "n_shot": [1, 16], "n_iter": episodes, "device": setup.device}
 
-            def job(w: Workload = w, options: dict[str, Any] = options) -> FewShotResult:
-                return few_shot(w.train, w.train_labels, w.test, w.test_labels, **options)
+            def job(w: Workload = w, options: dict[str, Any] = options) -> list[FewShotSetting]:
+                return all_settings(w, **options)
 
             times.append(clock(job, repeat=3, device=setup.device)[0])
         rows.append(Row.growth(f"Few-shot, growth in {label}", times))
@@ -116,7 +120,7 @@ def profile() -> None:
     w = workload(sys.argv[1], n_train=int(sys.argv[2]))
     profiler = cProfile.Profile()
     profiler.enable()
-    few_shot(w.train, w.train_labels, w.test, w.test_labels, n_classes=w.n_classes, n_iter=10)
+    all_settings(w, n_iter=10)
     profiler.disable()
     pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
 

@@ -20,7 +20,7 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.lora import add_lora, target_modules
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.options import Options
-from histobench.roi.protocols.fine_tuning import Frozen, Network, Trainer
+from histobench.roi.protocols.fine_tuning import Trainer, features_of, on_device
 
 CLASSES = 9
 
@@ -57,9 +57,9 @@ def own_seconds(
     options = Options(tune_epochs=args.epochs, tune_batch_size=args.batch)
     lora = add_lora(encoder.to(args.device), rank=16, alpha=16)
     precision = "bf16" if torch.device(args.device).type == "cuda" else "fp32"
-    network = Network(encoder, pixels, device=args.device, precision=precision)
-    frozen = Frozen(network, len(pixels))
-    trainer = Trainer(network, frozen, labels, CLASSES, options, lora)
+    encode = on_device(encoder, pixels, device=args.device, precision=precision)
+    frozen = features_of(encode, torch.arange(len(pixels)))
+    trainer = Trainer(encode, frozen, labels, CLASSES, options, lora)
     trainer.train(np.arange(len(pixels)), 1e-4, 0)
     return trainer.spent[0]
 

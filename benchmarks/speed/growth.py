@@ -63,6 +63,21 @@ def dataset_of(count: int, folder: Path) -> RoiDataset:
     return RoiDataset("growth", CLASSES, {"train": tuple(rows[:cut]), "test": tuple(rows[cut:])})
 
 
+def reading(count: int, folder: Path) -> Work:
+    """A CSV of so many images as typed columns; the images are not opened."""
+    from histobench.roi.data.source import load_dataset
+
+    table = folder / "table.csv"
+    with table.open("w") as handle:
+        handle.write("image_path,label,split,group\n")
+        for row in range(count):
+            split = "test" if row // 20 % 5 == 4 else "train"
+            handle.write(
+                f"tiles/{row % 1000:03d}/tile_{row:08d}.jpg,{row % 9},{split},patient_{row // 20:06d}\n"
+            )
+    return lambda: load_dataset(table)
+
+
 def check(count: int, folder: Path) -> Work:
     """`histobench data check`: read every image, compare all of them."""
     from histobench.roi.data.check import check_dataset
@@ -130,35 +145,33 @@ def planning(count: int, folder: Path) -> Work:
 
 def bookkeeping(count: int, folder: Path) -> Work:
     """What extraction does besides loading and the network: units, shards, the cache, feature files."""
+    from histobench.roi.data.roi_dataset import SPLITS
+    from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys
     from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
     from histobench.roi.features.inference.shards import plan_shards, shard_size
-    from histobench.roi.features.shard_plan import EncoderFacts, problems_of, write_features
+    from histobench.roi.features.shard_plan import EncoderFacts, PlannedEncoder, problems_of, write_splits
+    from histobench.roi.options import Settings
 
     data = dataset_of(count, folder)
-    keys = {
-        image.path: hashlib.sha256(image.name.encode()).digest()
-        for images in data.splits.values()
-        for image in images
-    }
+    names = (image.name for split in SPLITS for image in data.splits.get(split, ()))
+    hashed = b"".join(hashlib.sha256(name.encode()).digest() for name in names)
+    contents = Contents(data, Keys(np.frombuffer(hashed, np.uint8).reshape(-1, KEY_BYTES)))
     description = {"encoder": "stub", "identity": {}, "transform": {}, "dim": DIM, "precision": "fp32"}
     facts = EncoderFacts("stub", "stub", "stub", DIM, 224, "")
+    planned = PlannedEncoder(None, facts, description, {}, "job", "", 0)
     rows = np.random.default_rng(0).normal(size=(shard_size(256), DIM)).astype(np.float32)
 
     def work() -> None:
         cache = RowCache(folder, description)
-        missing = [key for key in keys.values() if key not in cache]
+        missing = [key for key in contents.keys if key not in cache]
         writer = ShardWriter()
         for unit in plan_shards([missing], shard_size(256)):
             writer.put(cache, unit.keys, rows[: len(unit.keys)], {})
         writer.close()
         again = RowCache(folder, description)
-        assert all(key in again for key in keys.values())
-        problems = problems_of(data, keys, {}, again.bad)
-        for split in data.splits:
-            write_features(
-                facts, again, data, split, keys, problems,
-                save_dir=folder, generation="", precision="fp32", exactness=None,
-            )  # fmt: skip
+        assert all(key in again for key in contents.keys)
+        problems = problems_of(contents, {}, again.bad)
+        write_splits(planned, again, contents, problems, save_dir=folder, settings=Settings())
 
     return work
 
@@ -219,6 +232,7 @@ def report(count: int, folder: Path) -> Work:
 
 
 PARTS: dict[str, Callable[[int, Path], Work]] = {
+    "reading a table": reading,
     "data check": check,
     "data check, near-duplicates": comparing,
     "hashing": hashing,

@@ -20,13 +20,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from histobench.roi.data.image_ref import ImageRef
+import numpy as np
+
+from histobench.roi.data.image_table import ImageColumns, ImageTable
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys, Refs
 from histobench.roi.features.inference.shards import plan_shards, shard_size
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.plan.plan_run import outcome_of
 from histobench.roi.units.extraction import shard_units
-from histobench.roi.units.planned_images import read_images, write_images
+from histobench.roi.units.planned_images import read_images, write_images, write_keys
 from histobench.roi.units.roi_run import RoiRun
 from histobench.work.run_folder import Unit, write_lines
 
@@ -36,10 +40,15 @@ PARAMETERS = 300_000_000
 
 def plan_of(images: int, encoders: int) -> ExtractionPlan:
     """A plan in which every encoder lacks every image."""
-    keys = [hashlib.sha256(str(number).encode()).digest() for number in range(images)]
-    refs = {
-        key: ImageRef(f"/data/set/{row % 1000:03d}/{row}.jpg", f"{row}.jpg") for row, key in enumerate(keys)
-    }
+    columns = ImageColumns(Path("/data/set"))
+    keys = np.empty((images, KEY_BYTES), np.uint8)
+    for row in range(images):
+        columns.add(row, 0, f"{row % 1000:03d}/{row}.jpg", str(row % 9), None, {})
+        keys[row] = np.frombuffer(hashlib.sha256(str(row).encode()).digest(), np.uint8)
+    columns.labels = columns.label_texts.codes
+    table = ImageTable(columns, np.arange(images))
+    contents = Contents(RoiDataset("set", tuple(map(str, range(9))), {"train": table}), Keys(keys))
+    refs = Refs(contents)
     planned = tuple(
         PlannedEncoder(
             EncoderRecipe(f"encoder-{number}"),
@@ -52,8 +61,8 @@ def plan_of(images: int, encoders: int) -> ExtractionPlan:
         )
         for number in range(encoders)
     )
-    units = plan_shards([keys] * encoders, shard_size(256))
-    return ExtractionPlan(planned, {}, tuple(units), refs, {}, {}, "cuda:0", 8)
+    units = plan_shards((refs.distinct for _ in range(encoders)), shard_size(256))
+    return ExtractionPlan(planned, {}, tuple(units), refs, contents, {}, "cuda:0", 8)
 
 
 def plan_at(images: int, encoders: int) -> dict[str, float]:
@@ -77,6 +86,7 @@ def report(images: int, encoders: int) -> None:
         plan = plan_of(images, encoders)
         made = time.process_time()
         begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.shards), plan.refs)
+        write_keys(folder / "images.keys", plan.contents)
         units = shard_units(Unit("prepare", "set", ""), plan, begins)
         write_lines(folder / "units.jsonl", units)
         planned = time.process_time()

@@ -142,6 +142,14 @@ class LinearProbe(_ProtocolClassifier):
     coef_ : ndarray [classes, d]
     intercept_ : ndarray [classes]
     n_iter_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 2
+    >>> X = np.random.default_rng(0).normal(size=(40, 8)) + 3 * y[:, None]
+    >>> LinearProbe(cost=100.0).fit(X, y).score(X, y)
+    1.0
     """
 
     def __init__(self, cost: float | None = None, max_iter: int = 1000) -> None:
@@ -199,6 +207,14 @@ class KNN(_Remembering):
     ----------
     n_neighbors : int
         How many vote; all of the training images where there are fewer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 2
+    >>> X = np.random.default_rng(0).normal(size=(40, 8)) + 3 * y[:, None]
+    >>> KNN(n_neighbors=5).fit(X, y).score(X, y)
+    1.0
     """
 
     def __init__(self, n_neighbors: int = 20) -> None:
@@ -216,7 +232,16 @@ class KNN(_Remembering):
 
 
 class Prototype(_Remembering):
-    """The nearest class mean, after centring by the mean and scaling to unit length."""
+    """The nearest class mean, after centring by the mean and scaling to unit length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 2
+    >>> X = np.random.default_rng(0).normal(size=(40, 8)) + 3 * y[:, None]
+    >>> Prototype().fit(X, y).score(X, y)
+    1.0
+    """
 
     def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         from histobench.roi.protocols.knn import prototype
@@ -234,6 +259,14 @@ class SimpleShot(Prototype):
         Support images per class; all of a class that has fewer.
     random_state : int, a NumPy generator, or None
         Seed of the draw; None draws anew each time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 2
+    >>> X = np.random.default_rng(0).normal(size=(40, 8)) + 3 * y[:, None]
+    >>> SimpleShot(n_shot=8).fit(X, y).score(X, y)
+    1.0
     """
 
     def __init__(

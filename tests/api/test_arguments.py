@@ -217,7 +217,7 @@ def test_a_run_takes_dataframes_and_an_encoder(frame: pd.DataFrame, tmp_path: Pa
     [
         (lambda b: b.predictions("one", "KNN", dataset="nope"), "of the dataset 'nope'.*known: data"),
         (lambda b: b.predictions("one", "KNN", setting="x"), "setting 'x' here; they are of no setting"),
-        (lambda b: b.predictions(None, "KNN"), "^encoder: expected a text, found None"),
+        (lambda b: b.predictions(None, "KNN"), "^encoder: choose one of one, two$"),
         (lambda b: b.compare(encoders="ono", task="KNN"), "encoder 'ono' here; did you mean one"),
         (lambda b: b.compare(task="KNN", alpha="x"), "^alpha: expected a number above 0 and below 1, found"),
         (lambda b: b.compare(task="KNN", metric="foo"), "unknown metric 'foo'; known: accuracy"),

@@ -19,8 +19,7 @@ import pytest
 import histobench as hb
 from histobench.api import plots
 from histobench.cli.main import main
-from histobench.consult.reference_agents import POLICIES, RULES
-from histobench.consult.study_plan import ConsultRun, StudyPlan, extraction_options
+from histobench.consult.study_plan import ConsultRun, study_options
 from histobench.core.records import Declared, options_of
 from histobench.mint.runs.run_options import RunOptions
 from histobench.roi.options import ENGINE_GROUP, LoadOptions, Settings, feature_options, plan_options
@@ -45,7 +44,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z]")
             hb.mint.run,
             [each for each in options_of(RunOptions) if each.name not in ("output", "agent", "tasks")],
         ),
-        (hb.consult.prepare, [*options_of(StudyPlan), *extraction_options()]),
+        (hb.consult.prepare, study_options()),
         (hb.consult.run, options_of(ConsultRun)),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
@@ -115,10 +114,6 @@ def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -
     assert [each for each in told if each not in asked] == [], name
 
 
-def test_every_policy_has_a_rule() -> None:
-    assert RULES.keys() == POLICIES.keys()
-
-
 @pytest.mark.slow
 def test_what_raises_an_error_names_no_flag() -> None:
     """Errors reach Python users as well; the command line turns `names` into flags by itself."""
@@ -179,8 +174,8 @@ def test_features_are_a_frame_and_complete_their_splits(features: hb.FeatureSpli
     assert list(frame.columns[:7]) == ["split", "image", "label", "class", "group", "scanner", "stain"]
     assert frame["split"].value_counts().to_dict() == {"train": 108, "test": 72}
     assert (frame.loc[frame["split"] == "test", "x0"].to_numpy() == features.test.X[:, 0]).all()
-    assert {"train", "test", "frame"} <= set(dir(features))
-    assert "val" not in dir(features)
+    assert {"train", "test", "to_frame"} <= set(dir(features))
+    assert {"val", "frame"}.isdisjoint(dir(features))
     assert not hasattr(features, "val")
     assert "<table>" in features._repr_html_()
 
@@ -205,3 +200,24 @@ def test_robustness_from_python_is_that_of_the_command_line(
         hb.robustness(features, columns="lot")
     with pytest.raises(hb.HistobenchError, match=r"^features: expected what hb.extract returned"):
         hb.robustness(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("space", [hb, hb.mint, hb.consult, hb.estimators], ids=lambda space: space.__name__)
+def test_every_public_name_has_an_example(space: Any) -> None:
+    """`tests/test_docstring_examples.py` runs them."""
+    values = {name: getattr(space, name) for name in space.__all__}
+    names = [name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)]
+    assert [name for name in names if ">>> " not in (inspect.getdoc(values[name]) or "")] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hb.consult.run("s", "policy:reader", tasks="gsm8k"), "unknown key 'tasks'"),
+        (lambda: hb.load_dataset("x.csv", group_column=""), "^group_column: expected a text, found ''"),
+        (lambda: hb.compare("r", task=""), "^task: expected a text, found ''"),
+    ],
+)
+def test_an_option_that_does_not_apply_or_is_empty_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message):
+        call()

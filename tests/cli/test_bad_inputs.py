@@ -11,7 +11,6 @@ from PIL import Image
 import histobench as hb
 from builders import MEAN_ENCODER
 from histobench.cli.main import main
-from histobench.consult.study import read_cases, read_cassette
 from histobench.core.errors import HistobenchError
 
 LEAK = "group 'p0' is in train and in test"
@@ -55,7 +54,7 @@ def tiles(tmp_path: Path) -> Path:
         ),
         ("choose r --min-robustness 2", "expected a number of at least 0 and at most 1"),
         ("choose r --min-robustness -1", "--min-robustness"),
-        ("consult run nostudy --agent policy:reader", "holds no study"),
+        ("consult run nostudy --agent policy:reader", "is not a Consult study"),
         ("run --data t.csv --features m=nope.npz --results r", "nope.npz does not exist"),
         ("run --data t.csv --features m=file --results r", "is not one of .h5"),
         ("run --data t.csv --models tiny-vl --tree split/class --results r", "leave out --tree"),
@@ -93,11 +92,10 @@ def test_outputs_of_a_model(output: object, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_study_without_cases_or_cassette(tmp_path: Path) -> None:
+def test_a_study_without_cases(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(
+        '{"version": 2, "dataset": "d", "classes": ["a"], "encoders": [], "arms": ["none"], "seed": 0}'
+    )
     (tmp_path / "cases.jsonl").write_text("")
-    with pytest.raises(HistobenchError, match=r"cases\.jsonl holds no cases; run histobench consult prepare"):
-        read_cases(tmp_path / "cases.jsonl")
-    with pytest.raises(
-        HistobenchError, match=r"cannot read .*cassette\.parquet .*; run histobench consult prepare"
-    ):
-        read_cassette(tmp_path / "cassette.parquet")
+    with pytest.raises(HistobenchError, match=r"cases\.jsonl \(it holds no cases\); run histobench consult"):
+        hb.consult.open_study(tmp_path)

@@ -41,7 +41,7 @@ TABLE = "path,label,split,patient\na.png,x,train,p1\nb.png,y,train,p2\nc.png,x,t
         (TABLE + '"e.png,x,test,p1\n', (), "not a valid CSV row"),
         (TABLE.replace("patient", "label", 1), (), "the column 'label' is there twice"),
         (TABLE, ("--target", "regression", "--target-columns", "age"), "no column 'age'"),
-        (TABLE, ("--target", "regression"), "is not a number"),
+        (TABLE.replace(",x,", ',"1,5",'), ("--target", "regression"), "write decimals with a point"),
         (TABLE.replace(",y,", ",x,"), (), "all images are of one class (x)"),
         (TABLE.replace("\n", "\0\n", 1), (), "NUL byte"),
     ],

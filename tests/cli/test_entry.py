@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_help_and_version_are_found_where_people_look(
     [
         (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data"),
         (["mint", "run", "--modle", "x"], "unknown option --modle"),
-        (["data", "chekc", "x"], "invalid choice: 'chekc'"),
+        (["data", "chekc", "x"], "unknown command 'chekc'; did you mean check?"),
+        (["cache", "clear"], "unknown command 'clear'; known: list, ls, rm, verify"),
     ],
 )
 def test_a_mistyped_option_is_one_line_with_the_nearest(
@@ -142,8 +144,21 @@ sys.exit(module.main())
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
+        time.sleep(1)  # until it computes
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert "stopping; the batch that is being computed" in process.stderr.readline()
         assert time.monotonic() - began < 10  # 1 s on a machine without other work
         process.kill()
+
+
+@pytest.mark.parametrize("arguments", ["run {}.yaml", "mint run --prices {}.yaml --config {}.json"])
+def test_a_file_that_the_system_refuses_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    (tmp_path / "odd.yaml").mkdir()
+    (tmp_path / "odd.json").write_bytes(b"\xff\xfe\xfd")
+    assert main(arguments.format(*2 * [tmp_path / "odd"]).split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "odd") in line
+    assert "bug" not in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 import histobench as hb
+from histobench.cli import consult
 from histobench.cli.cache import CACHE_COMMANDS
-from histobench.cli.consult import CONSULT_COMMANDS
+from histobench.cli.consult import CONSULT_COMMANDS, asked_for
 from histobench.cli.data import DATA_COMMANDS
 from histobench.cli.entry import Command, Parser
 from histobench.cli.extract import FEATURES_COMMANDS
@@ -159,6 +161,9 @@ def test_earlier_python_names_warn_once_and_work() -> None:
     assert len(found) == 1
     with pytest.warns(FutureWarning):
         assert (bench.left_out, bench.one("mine", "Proto")) == (bench.skipped, bench.get_run("mine", "Proto"))
+    assert not {"table", "one", "left_out"} & set(dir(bench)), "tab completion offers present names"
+    assert {"to_frame", "get_run", "skipped", "runs", "folder"} <= set(dir(bench))
+    assert bench.get_run() is bench.get_run("mine", "Proto"), "there is one encoder and one task"
     with pytest.warns(FutureWarning, match="load_features"):
         assert hb.features is hb.load_features
 
@@ -177,3 +182,15 @@ def test_a_path_of_images_may_have_a_comma() -> None:
     COMMANDS["report"].add_flags(parser)
     given = parser.parse_args(["results", "--images", "a, b.csv", "--images", "CRC=c"])
     assert given.images == ("a, b.csv", "CRC=c")
+
+
+def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
+    parser = argparse.ArgumentParser()
+    consult.run_flags(parser)
+    plain, bound = (
+        asked_for(parser.parse_args(["study", "--agent", "local:", *flags])).sampling
+        for flags in ([], ["--constrain"])
+    )
+    assert plain.grammar is None
+    assert bound.grammar
+    assert bound.last_grammar

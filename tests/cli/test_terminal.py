@@ -18,7 +18,7 @@ from rich.table import Table
 from histobench.cli.entry import Command, run_command
 from histobench.cli.main import main
 from histobench.cli.mint import MINT_COMMANDS
-from histobench.cli.terminal import Busy, labelled, open_terminal, print_in_parts, say, whole_lines
+from histobench.cli.terminal import Busy, labelled, open_terminal, print_table, say
 from histobench.core.text import shown
 
 HOSTILE = (
@@ -96,28 +96,54 @@ def test_what_takes_long_is_said_where_there_is_no_terminal(
     with Busy("reading a folder") as busy:
         busy.update("measuring uni_v1")
         time.sleep(0.4)
-    assert capsys.readouterr().err == "measuring uni_v1 ...\n"
+        busy.stop()
+        busy.start()
+        time.sleep(0.4)
+    assert capsys.readouterr().err == "measuring uni_v1 ...\n", "once"
     with Busy("quick"):
         pass
     time.sleep(0.2)
     assert capsys.readouterr().err == ""
 
 
-def test_a_table_that_is_too_wide_is_printed_in_parts_with_the_names(
+VALUE = "0.884* [0.845, 0.912]"
+WIDE = [
+    {"encoder": name, **dict.fromkeys(("index", "margin", "site AUROC", "new site", "worst site"), VALUE)}
+    for name in ("efficientnet-lite0", "tiny-vl")
+]
+
+
+@pytest.mark.parametrize("width", [44, 60, 80, 100, 130, 160])
+def test_a_table_fits_the_terminal_and_loses_nothing(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table([{**row, "empty": ""} for row in WIDE], title="robustness", notes=["one " * 60])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert text.count("0.884*") == 10
+    assert text.count("845") == text.count("912]") == 10
+    assert all(text.count(heading) == 1 for heading in WIDE[0] if heading != "encoder")
+    assert "empty" not in text
+    assert ("[0.845, 0.912]" in text) == (width > 133), "intervals are shortened first"
+    assert (text.count("tiny-vl") > 1) == (width < 80), "then they are below the values, then columns follow"
+
+
+def test_columns_are_left_out_by_name_and_numbers_are_aligned(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model")
-    for k in range(1, 9):
-        table.add_column(f"success after {k}", justify="right")
-    table.add_row("CodeActAgent-Mistral-7b-v0.1", *(f"{k}.25" for k in range(1, 9)))
-    print_in_parts(table, whole_lines())
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    assert all(f"success after {k}" in text and f"{k}.25" in text for k in range(1, 9))
-    assert text.count("CodeActAgent-Mistral-7b-v0.1") > 1
+    rows = [{"name": "a", "size": "5", "notes": "x" * 50}, {"name": "long-name", "size": "1,200"}]
+    print_table(rows)
+    assert capsys.readouterr().out.splitlines()[1] == f"a              5  {'x' * 50}"
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(rows, drop=("notes",))
+    assert capsys.readouterr().out.splitlines() == [
+        "name        size",
+        "a              5",
+        "long-name  1,200",
+        "Not shown at this width: notes.",
+    ]
 
 
 def test_a_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from histobench.cli.main import main
+from histobench.consult.measures import Plays
 from histobench.consult.reference_agents import POLICIES
 from histobench.consult.study import Study, open_study
 from histobench.mint import sandbox
@@ -79,6 +79,27 @@ def make_images(folder: Path) -> Path:
     return folder
 
 
+def plays_of(final: np.ndarray, tool: np.ndarray, **given: Any) -> Plays:
+    """One repeat of an agent in the arm strong; the reference is class 0 unless another one is given."""
+    n = len(final)
+    nothing = np.zeros((1, n))
+    usual = {
+        "agent": "simulated",
+        "arm": "strong",
+        "rows": np.arange(n),
+        "reference": np.zeros(n, dtype=np.int64),
+        "tool_confidence": np.full(n, 0.5),
+        "sequence": np.full(n, -1),
+        "position": np.zeros(n, dtype=np.int64),
+        "first": np.ones((1, n), dtype=np.int64),
+        "confidence": nothing + 0.5,
+        "deferred": nothing > 0,
+        "asked": nothing > 0,
+    }
+    usual |= {"final": final[None], "tool": tool, "calls": nothing, "tokens": nothing, "cost": nothing}
+    return Plays(**{**usual, **given})
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
     """Fills a folder once for all processes that run the tests: those that come later wait for it."""
@@ -127,25 +148,13 @@ def played(study: Study, once: Callable[[str, Callable[[Path], object]], Path]) 
     return study.folder / "runs"
 
 
-def start_no_sandbox(patch: pytest.MonkeyPatch) -> None:
-    """Policies run no code, and a sandbox takes seconds to start."""
-    pool = SimpleNamespace(backend="none", pid=0, is_lost_since=lambda pid: False)
-    patch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(pool))
-
-
-@pytest.fixture
-def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of policies start none."""
-    start_no_sandbox(monkeypatch)
-
-
 def play_policies(study: Study) -> None:
     jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
     jobs["reader"] += ",weak,random,sure,unsure,wrong-25,placebo"
     for policy in ("always-trust", "never-trust", "reader", "learner", "oracle"):
         jobs[policy] += ",sequence,sequence-same"
     with pytest.MonkeyPatch.context() as patch:
-        start_no_sandbox(patch)
+        patch.setattr(sandbox, "open_sandbox", None)  # policies run no code: a sandbox would take seconds
         for policy, arms in jobs.items():
             arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none", "--outcomes"]
             assert main(["consult", "run", str(study.folder), *arguments]) == 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.consult.conftest import plays_of
 
 from histobench.consult.adaptation import cases_until, followed_before, median_until
+from histobench.consult.findings import _quarter
 from histobench.consult.measures import Plays
 
 SEQUENCES, LENGTH = 8, 40
@@ -25,26 +27,13 @@ def sequences(
     wrong = generator.random(n) < np.where(late, tool_wrong[1], tool_wrong[0])
     stopped = np.full(n, False) if stops_after is None else position >= LENGTH // 2 + stops_after
     followed = generator.random(n) < np.where(stopped, 0.1 * follows, follows)
-    reference = np.zeros(n, dtype=np.int64)
     tool = np.where(wrong, 1, 0)
-    none = np.zeros((1, n))
-    return Plays(
-        agent="agent",
+    return plays_of(
+        np.where(followed, tool, 2),
+        tool,
         arm="sequence",
-        rows=np.arange(n),
-        reference=reference,
-        tool=tool,
-        tool_confidence=np.zeros(n),
         sequence=np.repeat(np.arange(SEQUENCES), LENGTH),
         position=position,
-        first=np.full((1, n), 2),
-        final=np.where(followed, tool, 2)[None],
-        confidence=none,
-        deferred=none > 0,
-        asked=none == 0,
-        calls=none,
-        tokens=none,
-        cost=none,
     )
 
 
@@ -72,3 +61,9 @@ def test_an_agent_that_never_stops_and_one_that_never_followed_are_censored() ->
     assert median_until([None, None, 3]) is None
     right = sequences(1.0, 3, 0, tool_wrong=(0.0, 0.0))
     assert followed_before([right], LENGTH) is None
+
+
+def test_a_quarter_is_the_last_steps_before_the_change_or_of_the_sequence() -> None:
+    plays = sequences(1.0, None, 0, tool_wrong=(0.5, 0.5))
+    for part, end in (("before", LENGTH // 2), ("after", LENGTH)):
+        assert set(_quarter(plays, part, LENGTH).position) == set(range(end - LENGTH // 4, end))

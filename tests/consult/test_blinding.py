@@ -15,9 +15,14 @@ from histobench.consult.tool_text import Neighbour, alias, neighbours_text, pred
 
 
 def audit(
-    n_groups: int, *, shift: float = 0.0, names: tuple[str, ...] = ("STR", "TUM", "ADI"), per_group: int = 4
+    n_groups: int,
+    *,
+    shift: float = 0.0,
+    names: tuple[str, ...] = ("STR", "TUM", "ADI"),
+    per_group: int = 4,
+    sharp: float = 1.0,
 ) -> BlindingCheck:
-    """The check of two encoders; the similarities of the second one are higher by `shift` percentiles."""
+    """The check of two encoders; the second one has higher similarities (`shift`) and sharper confidences."""
     generator = np.random.default_rng(5)
     views = {arm: ToolView(arm, names[0], 0.5) for arm in ("strong", "weak")}
     cases, rows = [], []
@@ -27,7 +32,8 @@ def audit(
         )
         cases.append(case)
         for arm in views:
-            scores = generator.dirichlet(np.ones(len(names)))
+            scores = generator.dirichlet(np.ones(len(names))) ** (sharp if arm == "weak" else 1.0)
+            scores /= scores.sum()
             order = np.argsort(-scores)
             near = [
                 Neighbour(names[k], f"{generator.integers(2**60):016x}")
@@ -51,17 +57,17 @@ def test_few_groups_are_not_enough_to_call_a_study_blind() -> None:
         assert check.groups_needed > 8
         assert f"too few groups (about {check.groups_needed} needed)" in check.sentence
     assert audit(40).blind
-    assert audit(40).sentence.endswith(", blind")
+    assert audit(40).sentence.endswith(f", blind (at most {audit(40).high:.2f})")
     planted = audit(40, shift=30.0)
     assert planted.leaks
     assert "neighbours(k=5) number" in planted.field
 
 
 def test_the_number_of_groups_that_is_named_is_about_enough() -> None:
-    few = audit(8)
+    few = audit(5)
     assert not few.blind
     enough = audit(few.groups_needed)
-    assert enough.high - enough.low < 0.4
+    assert enough.high - enough.low < 0.35
 
 
 @pytest.mark.parametrize("names", [("0", "1", "10"), ("0.5", "1", "7"), ("grade 1", "grade 2", "1")])
@@ -69,6 +75,10 @@ def test_numbers_as_class_names_are_not_taken_for_a_leak(names: tuple[str, ...])
     plain, numeric = audit(24), audit(24, names=names)
     assert not numeric.leaks
     assert (numeric.auc, numeric.field_auc) == (plain.auc, plain.field_auc)  # the form is the same
+
+
+def test_confidences_are_content_and_no_leak() -> None:
+    assert audit(24, sharp=6.0) == audit(24)
 
 
 @pytest.mark.parametrize("farther", [0.0, 0.6], ids=["as near as training", "new patients look different"])
@@ -86,9 +96,9 @@ def test_percentiles_of_similarities_are_uniform_whatever_the_encoder(farther: f
     }
     features = [rows.astype(np.float32) for rows in (train, test)]
     none = np.zeros((0, 1))
-    view = EncoderView(None, none, none, none, features[0], features[0], features[1])  # type: ignore[arg-type]
+    view = EncoderView(None, none, none, dict(zip(("train", "test"), features, strict=True)))  # type: ignore[arg-type]
     gallery = view.gallery(regions, ["STR"])
-    near = gallery.nearest(features[1], k=1, barred_images=[set()] * 200, barred_groups=[set()] * 200)
+    near = gallery.nearest(features[1], k=1, barred=[set()] * 200)
     found = np.sort([gallery.percentile(each) for each in near])  # type: ignore[type-var]
     assert np.abs(found - 100 * (np.arange(200) + 0.5) / 200).max() < 1e-6
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests.consult.conftest import plays_of
 
 from histobench.cli.main import main
 from histobench.consult.arms import select_cases
@@ -188,13 +189,13 @@ def test_an_agent_that_does_not_beat_the_reader_is_told_so(
     assert "small-model+native does not beat the reader in arm strong" in short
     assert "small-model+native: registered contrasts" in short
     units = {case.group or case.id for case in study.cases}
-    assert f"represent all test images. 95% intervals over {len(units)} " in short
+    assert f"\n95% intervals over {len(units)} groups (in sequence arms: over sequences).\n" in short
     assert "policy-reader: registered contrasts" not in short
     rows = [line for line in short.splitlines() if "the reader in arm" not in line and "caution" not in line]
     assert max(map(len, rows)) <= 80
     assert "small-model+native does not beat the reader in arm strong" in printed
     assert "It asked for the tool's prediction in 0 % of cases." in printed
-    sentences = ("usefulness", "the reader in arm", "caution")
+    sentences = ("Kendall", "the reader in arm", "caution")
     tables = [line for line in printed.splitlines() if not any(word in line for word in sentences)]
     assert max(map(len, tables)) <= 80
     table = json.loads((tmp_path / "table.json").read_text())
@@ -215,24 +216,13 @@ def simulated(generator: np.random.Generator, n: int, *, right: float, wrong: fl
     tool = np.where(generator.random(n) < 0.6, reference, (reference + generator.integers(1, 5, n)) % 5)
     accepts = generator.random(n) < np.where(tool == reference, right, wrong)
     final = np.where(accepts, tool, (tool + generator.integers(1, 5, n)) % 5)
-    nothing = np.zeros((1, n))
-    return Plays(
-        agent="simulated",
-        arm="strong",
-        rows=np.arange(n),
+    return plays_of(
+        final,
+        tool,
         reference=reference,
-        tool=tool,
         tool_confidence=generator.random(n),
-        sequence=np.full(n, -1),
-        position=np.zeros(n, dtype=np.int64),
         first=generator.integers(0, 5, (1, n)),
-        final=final[None],
         confidence=generator.random((1, n)).round(1),
-        deferred=nothing > 0,
-        asked=nothing > 0,
-        calls=nothing,
-        tokens=nothing,
-        cost=nothing,
     )
 
 

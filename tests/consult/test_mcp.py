@@ -31,16 +31,7 @@ from histobench.roi.data.image_ref import digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("mcp") is None, reason="needs the package mcp")]
 
-TOOLS = {
-    "list_regions",
-    "predict",
-    "predict_many",
-    "neighbours",
-    "region_image",
-    "zero_shot",
-    "measure",
-    "compare",
-}
+TOOLS = {"list_regions", "predict", "neighbours", "region_image", "zero_shot", "measure"}
 PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
 
 
@@ -79,18 +70,19 @@ async def conversation(server: Any) -> dict[str, Any]:
         return {
             "tools": {tool.name for tool in tools},
             "progress": told,
-            "many": text(await client.call_tool("predict_many", {"regions": listed.splitlines()[-3:]})),
+            "many": text(await client.call_tool("predict", {"regions": listed.splitlines()[-3:]})),
             "region": (await client.call_tool("region_image", {"region": region, "side": 32})).content,
             "too_large": await client.call_tool("region_image", {"region": region, "side": 100_000}),
             "read_only": all(tool.annotations and tool.annotations.read_only_hint for tool in tools),
             "listed": listed,
-            "predict": text(await client.call_tool("predict", {**asked, "n": 2})),
+            "predict": text(
+                await client.call_tool("predict", {"regions": [region], "encoder": asked["encoder"], "n": 2})
+            ),
             "neighbours": text(await client.call_tool("neighbours", {**asked, "k": 3})),
             "pictures": (await client.call_tool("neighbours", {**asked, "k": 3, "thumbnails": True})).content[
                 1:
             ],
             "measure": text(await client.call_tool("measure", {"region": region})),
-            "compare": text(await client.call_tool("compare", {"region": region})),
             "outside": await client.call_tool("measure", {"region": "../../etc/passwd"}),
             "unread": await client.call_tool("zero_shot", asked),
         }
@@ -106,7 +98,7 @@ def check(heard: dict[str, Any]) -> None:
     assert heard["read_only"]
     # The assistant is not allowed to know which encoders it asks, nor how good they are.
     assert heard["listed"].splitlines()[0] == "encoders: A, B"
-    assert not re.search("Colours|Green|%", "".join(heard[said] for said in ("listed", "many", "compare")))
+    assert not re.search("Colours|Green|%", heard["listed"] + heard["many"])
     assert heard["predict"].count(",") == 1
     assert len(heard["neighbours"].splitlines()) == 4  # and how similar the nearest is
     assert [picture.type for picture in heard["pictures"]] == ["image"] * 3
@@ -121,7 +113,7 @@ def check(heard: dict[str, Any]) -> None:
     assert all(re.fullmatch("r-[0-9a-f]{10}", line) for line in heard["listed"].splitlines()[-3:])
     assert heard["progress"] == sorted(heard["progress"])
     assert "tissue" in heard["measure"]
-    assert [line.partition(":")[0] for line in heard["compare"].splitlines()] == ["A", "B"]
+    assert all(re.fullmatch(r"r-\w{10}: A .*; B .*", line) for line in heard["many"].splitlines())
     assert heard["outside"].is_error
     assert "no region" in heard["outside"].content[0].text
     assert heard["unread"].is_error
@@ -244,8 +236,8 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
             for region in asked:
                 for tool in ("region_image", "measure"):
                     found.append(await client.call_tool(tool, {"region": region}))
-                found.append(await client.call_tool("predict_many", {"regions": [region], "encoder": "e"}))
-                found.append(await client.call_tool("predict", {"region": region, "encoder": str(secret)}))
+                found.append(await client.call_tool("predict", {"regions": [region]}))
+                found.append(await client.call_tool("predict", {"regions": [region], "encoder": str(secret)}))
             return found
 
     right, *refused = completed(talk())
@@ -257,7 +249,7 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
     assert "PNG" not in told
 
 
-@pytest.mark.parametrize("way", ["link", "other", "pipe", "gone"])
+@pytest.mark.parametrize("way", ["link", "other", "gone"])
 def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path, way: str) -> None:
     """A link in the place of an image would show any picture that the server can read."""
     shown, secret = tmp_path / "data.png", tmp_path / "secret.png"
@@ -271,8 +263,6 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
         shown.symlink_to(secret)
     elif way == "other":
         secret.rename(shown)
-    elif way == "pipe":
-        os.mkfifo(shown)
     server = ours().make_server(
         ours().OpeningBench(lambda progress: ours().Bench(("x",), {"test": regions}, {})).start()
     )
@@ -297,8 +287,19 @@ def test_only_a_server_that_discloses_names_the_encoders_and_their_accuracy() ->
     dealt = ours().shown_names(names, disclosed=False)
     assert list(dealt.values()) == ["A", "B", "C"]
     assert sorted(dealt) == sorted(names)
-    view = SimpleNamespace(facts=SimpleNamespace(probe_accuracy=0.875))
-    regions = {"test": Regions(np.zeros(0, dtype=np.int64), (), (), ())}
-    for disclosed, line in ((False, "encoders: A"), (True, "encoders: A (probe 87.5% of test regions)")):
-        bench = ours().Bench(("x",), regions, {"A": view}, disclosed)
-        assert bench.listed().splitlines()[0] == line
+    facts, scores = SimpleNamespace(probe_accuracy=0.875), np.array([[1.0]])
+    views = {name: SimpleNamespace(facts=facts, zero_shot=has) for name, has in (("A", scores), ("B", None))}
+    regions = {"test": Regions(np.zeros(1, dtype=np.int64), ("image",), ("",), ())}
+    blind, open_one = (ours().Bench(("x",), regions, views, disclosed) for disclosed in (False, True))
+    assert blind.listed().splitlines()[0] == "encoders: A, B"
+    shares = "encoders: A (probe 87.5% of test regions), B (probe 87.5% of test regions)"
+    assert open_one.listed().splitlines()[0] == shares
+    # A text tower that only some encoders have would identify them.
+    region = ours().region_id("image")
+    said = set()
+    for name in views:
+        with pytest.raises(HistobenchError) as refused:
+            blind.zero_shot(region, name)
+        said.add(str(refused.value))
+    assert len(said) == 1
+    assert open_one.zero_shot(region, "A") == "x 1.00"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
+from tests.consult.conftest import plays_of
 
 from histobench.cli.main import main
 from histobench.consult.findings import StudyFindings
-from histobench.consult.measures import Plays, read_plays
+from histobench.consult.measures import read_plays
 from histobench.consult.pilot import plan_cases
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
@@ -61,37 +61,14 @@ def test_missing_arms_are_said_and_an_agent_without_any_is_refused(
         plan_cases(StudyFindings(study, only_none), "policy-oracle")
 
 
-def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator) -> Plays:
-    """An agent that follows a tool (always right) with a chance and is else wrong, in the arm strong."""
-    reference = np.zeros(len(rows), dtype=np.int64)
-    final = np.where(generator.random(len(rows)) < chance, 0, 1)[None, :]
-    nothing = np.zeros((1, len(rows)))
-    return Plays(
-        agent="coin",
-        arm="strong",
-        rows=rows,
-        reference=reference,
-        first=np.ones((1, len(rows)), dtype=np.int64),
-        tool=reference,
-        final=final,
-        confidence=nothing + 0.5,
-        deferred=nothing.astype(bool),
-        asked=nothing.astype(bool),
-        tool_confidence=nothing[0] + 0.5,
-        sequence=np.full(len(rows), -1),
-        position=np.zeros(len(rows), dtype=np.int64),
-        cost=nothing,
-        tokens=nothing,
-        calls=nothing,
-    )
-
-
 def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: Study) -> None:
     """Independent cases of equal weight: the noise is that of a proportion, so the sample size is known."""
     generator = np.random.default_rng(3)
     cases = [replace(study.cases[0], id=f"{number:064x}", group="", probability=1.0) for number in range(400)]
     large = replace(study, cases=tuple(cases))
-    plays = {("coin", "strong"): _coin(np.arange(400), 0.7, generator)}
+    # The agent follows a tool that is always right with a chance of 0.7, and is wrong otherwise.
+    final = np.where(generator.random(400) < 0.7, 0, 1)
+    plays = {("coin", "strong"): plays_of(final, np.zeros(400, dtype=np.int64))}
     estimate = plan_cases(StudyFindings(large, plays), "coin", delta=0.1).contrasts[0].estimate
     assert estimate is not None
     share = float((plays["coin", "strong"].final == 0).mean())

@@ -61,7 +61,9 @@ def test_stale_claims_are_each_taken_over_by_one_process(tmp_path: Path, process
     assert len(held) == count
 
 
-def test_a_holder_that_was_taken_for_dead_finds_out_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_holder_that_was_taken_for_dead_finds_out_and_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "c.json"
     first = try_claim(path)
     assert first is not None
@@ -75,6 +77,15 @@ def test_a_holder_that_was_taken_for_dead_finds_out_and_harms_nobody(tmp_path: P
     assert try_claim(path) is None
     second.release()
     assert list(tmp_path.glob("*.json")) == []
+    monkeypatch.setattr(claims, "RENEWED", 0.01)
+    slow = try_claim(path)
+    path.unlink()  # taken over and released by another; the next claim has the same file name as the first
+    _leave_stale(path, "new")
+    time.sleep(0.2)
+    os.utime(path, (1.0, 1.0))
+    time.sleep(0.2)
+    assert path.stat().st_mtime == 1.0, "a claim of another process was renewed"
+    assert slow is not None
 
 
 def test_what_was_seen_long_ago_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +97,10 @@ def test_what_was_seen_long_ago_is_not_taken_over(tmp_path: Path, monkeypatch: p
     winner.release()
     fresh = try_claim(path)  # the same file name as the stale one
     assert fresh is not None
-    with monkeypatch.context() as patch:
-        patch.setattr(claims, "_last", lambda _: seen)  # a process that was slow between look and act
+    counts = claims._counts
+    with monkeypatch.context() as patch:  # a process that was slow between look and act
+        patch.setattr(claims, "_last", lambda _: seen)
+        patch.setattr(claims, "_counts", lambda file, it: None if it["id"] == "old" else counts(file, it))
         assert try_claim(path) is None
     assert fresh.holds()
 

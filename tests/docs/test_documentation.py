@@ -93,7 +93,8 @@ def test_the_numbers_of_the_worked_answer_are_measured(tmp_path: Path, surroundi
     check, one, every = re.findall(r"^```text\n(.*?)^```$", page, FENCED)
     commands = [text.split("$ ")[1].split("\nencoder ")[0].split("\nmeta: ")[0] for text in (check, one)]
     shell = [("bash", "", text) for text in (*commands, f"{commands[1]} --splits 5x5")]
-    said = [" ".join(run_blocks([block], tmp_path, surroundings).split()) for block in shell]
+    wide = {**surroundings, "COLUMNS": "120"}
+    said = [" ".join(run_blocks([block], tmp_path, wide).split()) for block in shell]
     for output, shown in zip(said, (check, one, every), strict=True):
         for line in re.findall(r"^(?:\S+ +\d.*|meta.*|PASS .*|tiny-vl is .*)$", shown, re.MULTILINE):
             assert " ".join(line.split()) in output
@@ -232,6 +233,7 @@ def test_the_site_builds_and_every_link_holds(tmp_path: Path) -> None:
     outside = [part for part in page.split('"') if part.startswith(("//", "http")) and "fonts." in part]
     assert outside == [], "nothing is fetched when a page is looked at"
     commands = (site / "reference" / "cli" / "index.html").read_text(encoding="utf-8")
+    assert 'class="language-bash highlight"' in commands, "site.css lets commands wrap"
     assert all(name in commands for name in ("histobench run", "histobench mint run", "--group-regex"))
 
 

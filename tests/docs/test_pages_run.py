@@ -73,11 +73,10 @@ SMALLER = {
     r"--limit \d+ --k \d": "--limit 1 --k 1",
     r"--max-tokens \d+": "--max-tokens 8",
     "--max-cost 5": "--max-cost 5 --prices prices.yaml",
-    "--tasks Segmentation": "--tasks Segmentation --size 64",
+    "--tasks Segmentation": "--tasks Segmentation --size 64 --head-steps 5",
+    'tasks="Segmentation"': 'tasks="Segmentation", head_steps=5',
     "data = hb.demo_dataset": (
-        "import histobench.roi.protocols.segmentation as heads\n"
-        "heads.EPOCHS, heads.LEAST_STEPS = 1, 5\n"
-        "data = hb.demo_dataset"
+        "import histobench.roi.protocols.segmentation as heads\nheads.EPOCHS = 1\ndata = hb.demo_dataset"
     ),
     r"--stress ": "--stress --stress-images 3 ",
     r"--n_bootstrap \d+": "--n_bootstrap 50",

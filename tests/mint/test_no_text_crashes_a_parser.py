@@ -26,14 +26,12 @@ from histobench.mint.prompts.published import LiteralSource
 from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
-from histobench.mint.sandbox.guest import frames
-from histobench.mint.sandbox.guest.frames import BrokenFrameError
 from histobench.mint.tasks import free_form, multiple_choice, strict_answer, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import read_records
 from histobench.mint.tasks.codegen import without_fence
 from histobench.mint.tools.python_tool import as_observation
-from histobench.mint.tools.wikipedia_search import Article, Tape, rendered
+from histobench.mint.tools.wikipedia_search import Tape, rendered
 from reproduction import python38_shell
 from reproduction.gates import Journal, alike, expert_calls, expert_observations, same
 from reproduction.python38_language import as_python38
@@ -115,7 +113,6 @@ FILES: dict[str, Callable[[str], None]] = {
     "tape": _file(Tape, "tape.json"),
     "published prompts": _file(lambda path: LiteralSource(path).class_texts(), "prompts.py"),
     "old words": _quiet(_old_words, ValueError, SyntaxError),
-    "message": _quiet(lambda text: frames._parse(text.encode("utf-8", "surrogatepass")), BrokenFrameError),
 }
 
 
@@ -141,7 +138,7 @@ ONE_TEXT = {
     "expert's actions": _quiet(expert_calls, SyntaxError, ValueError),
     "expert's observations": _quiet(expert_observations),
     "observation": _quiet(as_observation),
-    "article": _quiet(lambda text: rendered([Article(text, text)])),
+    "article": _quiet(lambda text: rendered([(text, text)])),
 }
 
 

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from histobench.consult import study
 from histobench.consult.arms import SEQUENCE_ARMS, Step, draw_sequences, steps_of
 from histobench.consult.consultation import Answer
-from histobench.consult.study import (
-    CASES,
-    DEFAULT_CONTRASTS,
-    FILE,
-    PICTURES,
-    RUNS,
-    STUDY,
-    BlindingCheck,
-    Case,
-    Recorded,
-    StudyEncoder,
-    StudyFacts,
-    ToolView,
-    canonical,
-    register_contrasts,
-    write_cases,
-    write_cassette,
-)
+from histobench.consult.study import RUNS, BlindingCheck, Case, Recorded, StudyEncoder, ToolView, canonical
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
-from histobench.core.files import write_json
 
 ARMS = ("none", "strong", "random", "sequence", "sequence-same", "sure", "unsure", "wrong-25")
 CASE_COUNT = 40
@@ -79,9 +62,6 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
         probability = 1.0 if place % 2 else 0.25
         group = f"{words.group} {place // 2}"
         cases.append(Case(id, words.dataset, group, words.classes, reference, probability, arms))
-    write_cassette(folder / FILE, recorded)
-    write_cases(folder / CASES, cases)
-    (folder / PICTURES).write_text(json.dumps(pictures))
     facts = StudyEncoder("strong", words.encoder, "f" * 16, 1.0, 0.9, 0.8, 0.85)
     weak = StudyEncoder("weak", f"{words.encoder} weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
     cautions = (words.caution,) if words.caution else ()
@@ -89,10 +69,25 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
         tuple(cases[place].id for place in order)
         for order in draw_sequences(len(cases), count=8, length=20, seed=seed)
     )
-    told = StudyFacts(words.dataset, words.classes, (facts, weak), ARMS, 0, cautions=cautions)
     checks = (BlindingCheck("strong", "random", 0.5, 0.4, 0.6, "ids", 0.5),)
-    write_json(folder / STUDY, asdict(replace(told, sequences=sequences, blinding=checks)))
-    register_contrasts(folder, DEFAULT_CONTRASTS, ARMS)
+    study.write_study(
+        folder,
+        study.StudyFacts(
+            words.dataset,
+            words.classes,
+            (facts, weak),
+            ARMS,
+            0,
+            cautions=cautions,
+            sequences=sequences,
+            blinding=checks,
+        ),
+        cases,
+        recorded=recorded,
+        pictures=pictures,
+        lessons={},
+        contrasts=study.DEFAULT_CONTRASTS,
+    )
     for trust, agent in enumerate(words.agents):
         for arm in ARMS:
             steps: list[Step | None] = [None] * len(cases)

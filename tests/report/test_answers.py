@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,5 +183,9 @@ def test_measures_are_named_in_words() -> None:
 def test_the_sizes_of_many_datasets_are_a_range() -> None:
     values = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.4, 0.6)}
     evidence = [Evidence(f"d{n}", "accuracy", values, ("a",), 10 * n, None) for n in range(1, 7)]
-    assert "(KNN, accuracy; 10 to 60 images each)" in answer(evidence, task="KNN", metric="accuracy").text
+    alike = [replace(each, n_images=30) for each in evidence]
+    assert "(KNN, accuracy; 30 test images each)" in answer(alike, task="KNN", metric="accuracy").text
+    assert (
+        "(KNN, accuracy; 10 to 60 test images each)" in answer(evidence, task="KNN", metric="accuracy").text
+    )
     assert "d1: 10 test images; d2" in answer(evidence[:2], task="KNN", metric="accuracy").text

@@ -43,10 +43,7 @@ def test_lower_is_better_turns_the_ranks() -> None:
     assert down is not None
     assert (up["rows"], down["rows"]) == ([1, 0], [0, 1])
     assert up["leftOut"] == ["c"]
-
-
-def test_one_dataset_gives_no_ranking() -> None:
-    assert ranking(["a", "b"], [[0.1], [0.2]], lower_is_better=False) is None
+    assert ranking(["a", "b"], [[0.1], [0.2]], lower_is_better=False) is None  # one dataset
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def test_the_page_shows_the_numbers_of_the_table(
     assert main(["consult", "table", str(played_study), "--json", str(tmp_path / "table.json")]) == 0
     table = json.loads((tmp_path / "table.json").read_text())
     page = data_of(site, "consult/0")
+    assert [each["auc"] for each in page["blinding"]] == [[0.5, 0.4, 0.6]]
     assert len(page["lines"]) == len(table["lines"]) == 16
     for shown, line in zip(page["lines"], table["lines"], strict=True):
         assert (shown["agent"], shown["arm"], shown["cases"]) == (line["agent"], line["arm"], line["cases"])

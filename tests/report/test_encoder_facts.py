@@ -1,13 +1,15 @@
-"""Licences and citations of the zoo as the report tells them."""
+"""Licenses, citations and measured speeds of encoders in the report."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from histobench.report.encoder_facts import bibtex, encoder_facts, licence_terms
+from histobench.report.encoder_facts import bibtex, encoder_facts, licence_terms, measured_speed
 from histobench.roi.encoders.registry import list_encoders
+from histobench.roi.plan.speeds import Speed, write_speeds
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in list_encoders()])
@@ -23,20 +25,18 @@ def test_every_encoder_of_the_zoo_can_be_cited(name: str) -> None:
     assert re.search(r"year = \{\d{4}\}", entry)
 
 
-def test_an_unknown_encoder_has_a_name_only() -> None:
-    assert encoder_facts("made-up") == {
-        "name": "made-up",
-        "title": "made-up",
-        "licence": "",
-        "terms": "unknown",
-    }
-
-
-def test_an_output_of_an_encoder_has_its_facts() -> None:
+def test_facts_never_promise_more_than_is_known() -> None:
+    unknown = {"name": "made-up", "title": "made-up", "licence": "", "terms": "unknown"}
+    assert encoder_facts("made-up") == unknown
     assert encoder_facts("virchow2@cls")["licence"] == encoder_facts("virchow2")["licence"]
-
-
-def test_terms_never_promise_more_than_the_licence() -> None:
     assert licence_terms("Apache-2.0 with use terms") == "restricted"
     assert licence_terms("MIT (model hub) or CC-BY-NC-ND-4.0 (code repository)") == "non-commercial"
     assert licence_terms("") == "unknown"
+
+
+def test_the_device_with_most_encoders_and_the_measurement_on_more_images_are_shown(tmp_path: Path) -> None:
+    assert measured_speed(tmp_path) == ({}, "")
+    write_speeds(tmp_path / "one", {"a": Speed(100, 1.0, "CPU"), "b": Speed(100, 2.0, "CPU")})
+    write_speeds(tmp_path / "two", {"a": Speed(9000, 1.0, "GPU")})
+    write_speeds(tmp_path / "three", {"a": Speed(1000, 5.0, "CPU")})
+    assert measured_speed(tmp_path) == ({"a": 200.0, "b": 50.0}, "CPU")

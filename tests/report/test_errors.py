@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line_with_advice(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("added", ["thesis.txt", ".git", "results"])
+@pytest.mark.parametrize("added", ["thesis.txt", ".git", "data/results"])
 def test_what_was_put_into_a_site_is_not_lost_with_it(
     results: Path, tmp_path: Path, added: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from builders import feature_set
+from histobench.report.board import split_payload
 from histobench.report.site import build_site
+from histobench.roi.comparison.splits_compared import compare_splits
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
@@ -49,3 +52,10 @@ def test_a_datasets_page_shows_means_spread_and_ranks_over_splits(
     assert first["least"] <= min(values) + 1e-6
     assert abs(first["mean"] - np.mean(values)) < 1e-5
     assert first["first"] == 1.0
+    (compared,) = compare_splits(split_runs(tmp_path / "r"))
+    assert [first["low"], first["high"]] == pytest.approx(
+        [compared.entries[0].mean.low, compared.entries[0].mean.high], abs=1e-5
+    )
+    other = replace(compared.entries[0], rank_low=2, rank_high=3)
+    (row,) = split_payload(replace(compared, entries=(other,)), "uni")["rows"]
+    assert (row["rankLow"], row["rankHigh"]) == (2, 3)

@@ -111,6 +111,8 @@ def test_survival_curves_are_those_of_statsmodels(
         np.testing.assert_allclose(curve["alive"], expected.surv_prob, rtol=1e-5, atol=1e-6)
         assert curve["atRisk"][0] == curve["patients"] == len(own)
         assert curve["events"] == own["true:event"].sum()
+    # Who was seen until the last tick was at risk there.
+    assert sum(curve["atRisk"][-1] for curve in target["curves"]) >= 1
     _, p = survdiff(table["true:time"], table["true:event"], higher)
     assert target["logRank"] == pytest.approx(p, rel=1e-2)
 

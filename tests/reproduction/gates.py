@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
-import io
 import json
 import os
 import re
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import open_unpacked, read_plain, read_plain_text
+from histobench.core.files import read_bytes, read_json_lines, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.core.text import parse_python
 from histobench.mint.alfworld.games import GameFile
@@ -297,7 +295,7 @@ class Journal:
         self._known: dict[str, dict[str, Any]] = {}
         if self._path and self._path.exists():
             try:
-                lines = read_plain(self._path).split(b"\n")
+                lines = read_bytes(self._path).split(b"\n")
             except OSError as error:
                 raise HistobenchError(f"cannot read the journal {self._path}: {error}") from error
             for line in lines:
@@ -451,12 +449,7 @@ def _case(record: Mapping[str, Any], solution: str, recorded: bool, now: bool) -
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with io.TextIOWrapper(open_unpacked(path), encoding="utf-8") as lines:
-            for line in lines:
-                yield parse_json(line)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise HistobenchError(f"cannot read the recorded answers {path}: {error}") from error
+    yield from (record for _, record in read_json_lines(path))
 
 
 # The recorded expert's way through a game, read from its text.

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from histobench.cli.terminal import open_terminal, whole_lines
+from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.alfworld import simulator
 from histobench.mint.alfworld.games import find_games
@@ -260,7 +260,7 @@ def _print(gates: Sequence[Gate]) -> None:
             Text(gate.verdict, style=colours[gate.verdict]),
             gate.note,
         )
-    whole_lines().print(table)
+    open_terminal().print(table)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import played
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols.few_shot import Episodes, Queries
 from histobench.roi.protocols.knn import knn, prototype
@@ -107,7 +108,7 @@ def test_every_few_shot_episode_agrees(golden: Golden) -> None:
     queries = Queries.of(golden.train, golden.test, golden.test_labels)
     for setting in golden.expected["few_shot"]:
         episodes = Episodes.of(setting["supports"], golden.arrays["train_labels"])
-        result = queries.run(episodes, n_classes=len(golden.classes))
+        result = played(queries, episodes, n_classes=len(golden.classes))
         assert (result.way, result.shot) == (setting["way"], setting["shot"])
         for e, expected in enumerate(setting["episode_metrics"]):
             ties = TIED_IN_FLOAT32.get((golden.name, result.way, result.shot, e), {})

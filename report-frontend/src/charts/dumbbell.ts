@@ -4,6 +4,7 @@ import type { Palette } from "../theme";
 import { base } from "../chart";
 import { percent } from "../format";
 import { clipped } from "./critical-difference";
+import { LETTER } from "./intervals";
 
 export interface DumbbellRow {
   name: string;
@@ -17,7 +18,6 @@ export interface DumbbellRow {
   strong: boolean;
 }
 
-const LETTER = 7.4;
 const NARROW = 520;
 
 export function dumbbell(rows: DumbbellRow[], width: number, palette: Palette): SVGSVGElement {

@@ -27,7 +27,7 @@ export interface IntervalOptions {
   percent?: boolean;
 }
 
-const LETTER = 7.4;
+export const LETTER = 7.4;
 const NARROW = 480;
 
 export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalOptions, width: number, palette: Palette): SVGSVGElement {

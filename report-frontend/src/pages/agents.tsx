@@ -187,7 +187,7 @@ function ByTurn({ runs, several }: { runs: AgentRun[]; several: boolean }) {
   const names = [...new Set(points.map((p) => p.name))].sort((a, b) => last(points, b) - last(points, a));
   return (
     <Chart
-      title={kind === "budget" ? "Success by turns allowed" : "Solved after so many turns"}
+      title={kind === "budget" ? "Success by turns allowed" : "Success after each turn"}
       name={`success_by_${kind}`}
       depends={[points]}
       draw={(width, palette) => learningCurve(points, names, { xLabel: kind === "budget" ? "turns allowed (k)" : "turns taken", yLabel: "success rate", format: String, linear: true, percent: true }, width, palette)}

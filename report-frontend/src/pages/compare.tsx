@@ -183,7 +183,7 @@ function PairView({ site, board, dataset, datasets, a, b, table, first, second, 
   return (
     <>
       {found && <Verdict table={table} metric={metric} noun={unitOf(site.boards[board])} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} averaged={first.averaged} />}
-      <div class="columns">
+      <div class={first.classes.length <= 12 && Math.max(...first.classes.map((name) => name.length)) <= 30 ? "columns" : "stacked"}>
         <Differences site={site} board={board} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
         <PerClass first={p} second={q} names={names} classes={first.classes} />
       </div>

@@ -5,7 +5,7 @@ import * as Plot from "@observablehq/plot";
 import { boardName, metricsOf, runName, targetsOf, unpack, type Board, type Images, type Site } from "../data";
 import { count, decimals, interval, percent } from "../format";
 import { base, Chart } from "../chart";
-import { intervalRows, type IntervalRow } from "../charts/intervals";
+import { intervalRows, LETTER, type IntervalRow } from "../charts/intervals";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { legend } from "../embedding";
 import { Thumb, useThumbs } from "../gallery";
@@ -234,7 +234,7 @@ function Balance({ data, name }: { data: DatasetData; name: string }) {
 function balance(rows: { split: string; images: number; name: string; k: number }[], classes: string[], splits: string[], width: number, palette: Palette): SVGSVGElement {
   const colour = (split: string) => (split === "test" || splits.length === 1 ? palette.accent : split === "val" ? palette.second : palette.line);
   const top = splits.length > 1 ? 34 : 8;
-  const room = Math.min(150, width * 0.32, Math.max(...classes.map((c) => c.length)) * 7.5 + 14);
+  const room = Math.min(width * 0.4, Math.max(...classes.map((c) => c.length)) * LETTER + 14);
   const bar = Math.max(9, 22 / splits.length);
   const svg = Plot.plot({
     ...base(width, palette, rows.map((row) => `${row.name} ${row.split}: ${row.images}`).join("; ")),
@@ -248,7 +248,7 @@ function balance(rows: { split: string; images: number; name: string; k: number 
     marks: [
       Plot.barX(rows, { fy: "k", y: "split", x: "images", fill: (d: { split: string }) => colour(d.split), rx: 2 }),
       Plot.text(rows, { fy: "k", y: "split", x: "images", text: (d: { images: number }) => d.images.toLocaleString("en"), dx: 6, textAnchor: "start", fill: palette.ink }),
-      Plot.text(classes.map((label, k) => ({ label, k })), { fy: "k", text: (d: { label: string }) => clipped(d.label, Math.max(5, Math.floor(room / 7))), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
+      Plot.text(classes.map((label, k) => ({ label, k })), { fy: "k", text: (d: { label: string }) => clipped(d.label, Math.max(5, Math.floor((room - 14) / LETTER))), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
     ],
   }) as SVGSVGElement;
   if (splits.length > 1) legend(svg, splits.map((split) => ({ name: split, colour: colour(split) })), Math.max(3, Math.floor(width / 110)), width, palette);

@@ -189,7 +189,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
         <TableDownloads table={table} />
       </header>
       <p class="legend" aria-label="Legend">
-        {data.mayBeBest.flat().some(Boolean) && <span><b class="mark best">●</b> may be the best: not shown to be worse than another</span>}
+        {data.mayBeBest.flat().some(Boolean) && <span><b class="mark best">●</b> may be the best: not shown to be worse than the first (<a href={href("methods")}>how this is tested</a>)</span>}
         <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
@@ -299,7 +299,6 @@ function cellText(data: BoardMetric, row: number, column: number): string | null
 }
 
 function Notes({ site, board, data, metric }: { site: Site; board: Board; data: BoardMetric; metric: Metric }) {
-  const tests = [...new Set(data.tests.map(([test]) => test).filter(Boolean))];
   const notes = new Map<string, string[]>();
   board.datasets.forEach((d, k) => {
     for (const note of [data.tests[k][1], board.problems[k]]) if (note) notes.set(note, [...(notes.get(note) ?? []), site.datasets[d].name]);
@@ -307,11 +306,6 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
   const lacking = data.value.some((row, r) => row.some((value, c) => value !== null && data.low[r][c] === null));
   return (
     <div class="fine notes">
-      {tests.length > 0 && (
-        <p>
-          ●: an encoder may be the best if it is not shown to be worse than the first of its column. <a href={href("methods")}>How this is tested</a>
-        </p>
-      )}
       <Winners site={site} board={board} data={data} />
       {lacking &&
         (metric.name === "ece" ? (

@@ -72,7 +72,8 @@ def run(
         encoders: size, weights, allow_revision; recipe: presets, choose_by, n_bootstrap;
         speed: batch_size, num_workers, precision, compile, recheck, no_cache, stage, on_bad_image;
         tasks: n_neighbors, n_shot, n_way, n_iter, cost, class_weight, cox_alpha, l1_ratio, lora_rank,
-        lora_alpha, tune_epochs, tune_rates, tune_batch_size, tune_seeds, save_adapters, token_store.
+        lora_alpha, tune_epochs, tune_rates, tune_batch_size, tune_seeds, save_adapters, token_store,
+        head_steps.
 
     Returns
     -------
@@ -434,7 +435,8 @@ class Benchmark:
     encoders, datasets : tuple of str
         Names, in the order of the folder.
     plot : Plots
-        `plot()` draws the overview; other figures: `leaderboard`, `confusion`, `few_shot`, `embedding`.
+        `plot()` draws the overview; other figures: `leaderboard`, `confusion`, `few_shot`, `embedding`,
+        `similarity`.
 
     Examples
     --------
@@ -546,8 +548,8 @@ class Benchmark:
 
     def predictions(
         self,
-        encoder: str,
-        task: str,
+        encoder: str | None = None,
+        task: str | None = None,
         *,
         dataset: str | None = None,
         setting: str | None = None,
@@ -557,10 +559,8 @@ class Benchmark:
 
         Parameters
         ----------
-        encoder, task : str
-            The run; its task may be written in any case.
-        dataset, setting, preset : str, optional
-            Needed where several runs fit.
+        encoder, task, dataset, setting, preset : str, optional
+            The run, as in `get_run`.
 
         Returns
         -------
@@ -596,8 +596,8 @@ class Benchmark:
 
     def get_run(
         self,
-        encoder: str,
-        task: str,
+        encoder: str | None = None,
+        task: str | None = None,
         *,
         dataset: str | None = None,
         setting: str | None = None,
@@ -607,8 +607,10 @@ class Benchmark:
 
         Parameters
         ----------
-        encoder, task : str
-            The run; its task may be written in any case.
+        encoder : str, optional
+            The encoder (default: the only one).
+        task : str, optional
+            The task, in any case (default: Linear-Probe if there is one, else the first).
         dataset, setting, preset : str, optional
             Needed where several runs fit; the error names the choices.
 
@@ -617,8 +619,14 @@ class Benchmark:
         StoredRun
         """
         from histobench.roi.comparison.selection import having
+        from histobench.roi.task_catalogue import LINEAR_PROBE
 
-        fitting = having(self.runs, "encoder", checked(str, encoder, "encoder"))
+        if encoder is None and len(self.encoders) != 1:
+            raise HistobenchError(f"encoder: choose one of {', '.join(self.encoders)}")
+        encoder = self.encoders[0] if encoder is None else checked(str, encoder, "encoder")
+        fitting = having(self.runs, "encoder", encoder)
+        tasks = [run.task for run in fitting]
+        task = task or (LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0])
         fitting = having(fitting, "task", checked(str, task, "task"))
         for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
             fitting = having(fitting, what, wanted)
@@ -646,28 +654,18 @@ class Benchmark:
 
         Parameters
         ----------
-        encoder : str, optional
-            The encoder (default: the only one).
-        task : str, optional
-            The task (default: Linear-Probe, or the first task).
-        dataset, setting, preset : str, optional
-            Needed where several runs fit.
+        encoder, task, dataset, setting, preset : str, optional
+            The run, as in `get_run`.
 
         Returns
         -------
         Mistakes
-            A table; in a notebook with thumbnails. `frame` is its DataFrame.
+            A table; in a notebook with thumbnails. `to_frame()` gives its DataFrame.
         """
         from histobench.api.mistakes import Mistakes
         from histobench.report.image_source import noted_datasets
-        from histobench.roi.task_catalogue import LINEAR_PROBE
 
-        if encoder is None and len(self.encoders) != 1:
-            raise HistobenchError(f"encoder: choose one of {', '.join(self.encoders)}")
-        tasks = [run.task for run in self.runs]
-        task = task or (LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0])
-        name = encoder or self.encoders[0]
-        found = self.get_run(name, task, dataset=dataset, setting=setting, preset=preset)
+        found = self.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         return Mistakes.of(found, noted_datasets(self.folder).get(found.identity.dataset))
 
     @property
@@ -681,7 +679,7 @@ class Benchmark:
 
     def report(
         self,
-        folder: str | Path,
+        folder: str | Path = "site",
         *,
         images: str | Path | Mapping[str, str | Path] | None = None,
         title: str = "",
@@ -692,7 +690,7 @@ class Benchmark:
 
         Parameters
         ----------
-        folder : str or Path
+        folder : str or Path, default "site"
             Where the pages go.
         images : str, Path, or dict of these by dataset, optional
             Where the test images are (CSV, folder or shards), if they are not where they were.
@@ -724,12 +722,17 @@ class Benchmark:
         )
 
     def _repr_html_(self) -> str:
+        from histobench.roi.presets import target_metrics
         from histobench.roi.task_catalogue import TARGETS
 
         parts = [f"<p>{html.escape(repr(self))}</p>"]
-        shown = ["balanced_accuracy", *(kind.metrics[0] for kind in TARGETS.values())]
         table = self.to_frame()
-        table = table[table["metric"].isin(shown)]
+        main = {
+            (metric, preset)
+            for preset in table["preset"].unique()
+            for metric in ("balanced_accuracy", *(target_metrics(kind, preset)[0] for kind in TARGETS))
+        }
+        table = table[[pair in main for pair in zip(table["metric"], table["preset"], strict=True)]]
         for (dataset, preset), rows in table.groupby(["dataset", "preset"], sort=False):
             task = rows["task"] + rows["setting"].map(lambda text: f" {text}" if text else "")
             cells = rows.assign(
@@ -790,6 +793,16 @@ class ComparisonTable:
         All numbers, as objects; None if only repeated folds were compared.
     over_splits : tuple of SplitTable
         Comparisons over repeated folds (`splits=True`), one per dataset and scheme.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> draw, folder, y = np.random.default_rng(0), tempfile.mkdtemp(), np.arange(120) % 2
+    >>> for name, signal in (("good", 3), ("poor", 0.2)):
+    ...     X = draw.normal(size=(120, 8)) + signal * y[:, None]
+    ...     _ = hb.evaluate(X[:60], X[60:], y[:60], y[60:], tasks="KNN", encoder=name, results=folder)
+    >>> hb.compare(folder).ranked()["encoder"].tolist()
+    ['good', 'poor']
     """
 
     comparison: Comparison | None
@@ -811,41 +824,20 @@ class ComparisonTable:
         """
         import pandas as pd
 
-        rows = [
-            (
-                table.dataset,
-                pair.first,
-                pair.second,
-                pair.difference,
-                pair.interval.low,
-                pair.interval.high,
-                pair.p_value,
-                pair.simultaneous.low,
-                pair.simultaneous.high,
-                pair.p_simultaneous,
-                pair.p_adjusted,
-                pair.holds,
-            )
-            for table in self._tables
-            for pair in table.pairs
-        ] + [
-            (
-                table.dataset,
-                pair.first,
-                pair.second,
-                pair.difference.mean,
-                pair.difference.low,
-                pair.difference.high,
-                pair.p_value,
-                None,
-                None,
-                None,
-                pair.p_adjusted,
-                pair.holds,
-            )
-            for table in self.over_splits
-            for pair in table.pairs
-        ]
+        rows: list[tuple[Any, ...]] = []
+        for table in self._tables:
+            for pair in table.pairs:
+                alone, at_once = pair.interval, pair.simultaneous
+                own = (pair.difference, alone.low, alone.high, pair.p_value)
+                joint = (at_once.low, at_once.high, pair.p_simultaneous)
+                names = (table.dataset, pair.first, pair.second)
+                rows.append((*names, *own, *joint, pair.p_adjusted, pair.holds))
+        for splits in self.over_splits:
+            for each in splits.pairs:
+                found = each.difference
+                own = (found.mean, found.low, found.high, each.p_value)
+                names = (splits.dataset, each.first, each.second)
+                rows.append((*names, *own, None, None, None, each.p_adjusted, each.holds))
         columns = ["dataset", "first", "second", "difference", "low", "high", "p"]
         columns += ["low (max-t)", "high (max-t)", "p (max-t)", "p (Holm)", "holds"]
         return pd.DataFrame(rows, columns=columns)

@@ -42,6 +42,13 @@ class Dataset:
         Class names; the class id is the position.
     seed : int or None
         Seed of the split, if one was drawn.
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    >>> len(data), data.to_frame().columns.tolist()
+    (45, ['image', 'label', 'class', 'split', 'group'])
     """
 
     _reading: Reading

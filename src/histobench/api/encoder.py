@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.api.validation import as_array
-from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.errors import HistobenchError, InvalidParameterError, error_text
 from histobench.core.records import checked
 from histobench.core.text import html_table
 
@@ -38,6 +38,13 @@ class Encoder:
         Where it computes.
     module : torch.nn.Module
         The network itself, with its transform in `module.eval_transforms`.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> encoder = hb.create_encoder("tiny-vl", device="cpu")
+    >>> encoder.name, encoder.dim
+    ('tiny-vl', 256)
     """
 
     def __init__(self, module: BasePatchEncoder, device: str) -> None:
@@ -338,10 +345,8 @@ def _picture(position: int, image: Any) -> Image:
 def _position(position: int) -> Iterator[None]:
     try:
         yield
-    except HistobenchError as error:
-        raise InvalidParameterError(f"images[{position}]: {error}") from error
-    except OSError as error:  # of a path that cannot even be looked for
-        raise InvalidParameterError(f"images[{position}]: {error.strerror or error}") from error
+    except (HistobenchError, OSError) as error:
+        raise InvalidParameterError(f"images[{position}]: {error_text(error)}") from error
 
 
 def _is_picture(image: Any) -> bool:

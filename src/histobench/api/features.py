@@ -51,6 +51,14 @@ class Features:
         Class names; the class id is the position.
     features : FeatureSet
         The same as tensors, with the metadata of the feature file.
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    >>> train = hb.extract(data, "tiny-vl").train
+    >>> train.X.shape, train.y.shape, train.to_frame().shape
+    ((27, 256), (27,), (27, 260))
     """
 
     features: FeatureSet
@@ -142,6 +150,14 @@ class FeatureSplits:
         All splits by name.
     paths : dict of str to Path
         The feature files, where `extract` was given a folder.
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    >>> features = hb.extract(data, "tiny-vl")
+    >>> list(features), "val" in features
+    (['train', 'test'], False)
     """
 
     sets: Mapping[str, Features]
@@ -190,7 +206,7 @@ class FeatureSplits:
         Returns
         -------
         Path
-            The file, which `features` and `run(features=...)` read again.
+            The file, which `load_features` and `run(features=...)` read again.
         """
         from histobench.roi.features.elsewhere import EXPORTS, export_features
 
@@ -340,6 +356,16 @@ def load_features(
     -------
     FeatureSplits
         The features by split, for `evaluate` and scikit-learn.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pandas as pd, histobench as hb
+    >>> names, file = [f"slide{k}" for k in range(8)], f"{tempfile.mkdtemp()}/mine.npz"
+    >>> np.savez(file, features=np.eye(8, dtype="float32"), img_names=names)
+    >>> splits = ["train"] * 4 + ["test"] * 4
+    >>> labels = pd.DataFrame({"image_path": names, "label": list("ab") * 4, "split": splits})
+    >>> hb.load_features(file, labels)
+    FeatureSplits: train 4, test 4 images x 8 dimensions
     """
     from histobench.api.dataset import Dataset, images_of, load_dataset, read_for
     from histobench.roi.encoders.own_name import ELSEWHERE
@@ -435,7 +461,7 @@ def evaluate(
     1.0
     """
     from histobench.api.benchmark import Benchmark, open_results
-    from histobench.api.validation import Given, checked_parts, target_parts
+    from histobench.api.validation import Given, checked_parts
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
@@ -472,7 +498,7 @@ def evaluate(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
     called = {key: name or _CALLED[key] for key, name in names.items()}
-    parts = checked_parts(arrays, metadata=called) if kind == CLASS else target_parts(arrays, kind, called)
+    sets, classes = checked_parts(arrays, kind, called)
     keeper = None
     if folder is None:
         keeper = TemporaryResults()
@@ -480,11 +506,11 @@ def evaluate(
     done = evaluate_features(
         EvaluationRequest(
             tasks=asked,
-            train=parts.sets["train"],
-            test=parts.sets["test"],
-            val=parts.sets.get("val"),
+            train=sets["train"],
+            test=sets["test"],
+            val=sets.get("val"),
             results_dir=folder,
-            classes=parts.classes,
+            classes=classes,
             dataset=names["dataset"],
             encoder=names["encoder"],
             preset=preset,

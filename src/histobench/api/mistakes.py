@@ -65,6 +65,15 @@ class Mistakes:
         )
         return cls(frame, len(stored))
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per wrong image.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        return self.frame
+
     def __len__(self) -> int:
         return len(self.frame)
 

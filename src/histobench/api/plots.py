@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, InvalidParameterError, did_you_mean
 from histobench.core.records import checked
-from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS
+from histobench.core.renamed import renamed_parameters
+from histobench.roi.presets import target_metrics
+from histobench.roi.task_catalogue import CLASS, FEW_SHOT
 
 
 class Plots:
@@ -35,7 +37,7 @@ class Plots:
         runs = {}
         # Of several settings the last is drawn, with the most shots.
         for run in sorted(self._bench.runs, key=lambda run: [*map(int, re.findall(r"\d+", run.setting))]):
-            own = metric if run.target == CLASS else TARGETS[run.target].metrics[0]
+            own = metric if run.target == CLASS else target_metrics(run.target, run.identity.preset)[0]
             runs[run.identity.dataset, run.identity.preset, run.task] = (run.setting, own)
         if not runs:
             raise HistobenchError(f"there are no stored predictions in {self._bench.folder}")
@@ -94,26 +96,25 @@ class Plots:
         axes.set_title(str(shown["dataset"].iloc[0]) if len(shown) else "")
         return axes
 
+    @renamed_parameters(normalise="normalize")
     def confusion(
         self,
-        encoder: str,
-        task: str,
+        encoder: str | None = None,
+        task: str | None = None,
         *,
         dataset: str | None = None,
         setting: str | None = None,
         preset: str | None = None,
-        normalise: bool = True,
+        normalize: bool = True,
         ax: Any = None,
     ) -> Any:
         """Draw the confusion matrix of one run.
 
         Parameters
         ----------
-        encoder, task : str
-            The run.
-        dataset, setting, preset : str, optional
-            Needed where several runs fit.
-        normalise : bool, default True
+        encoder, task, dataset, setting, preset : str, optional
+            The run, as in `Benchmark.get_run`.
+        normalize : bool, default True
             Show shares of the true class instead of counts.
         ax : matplotlib axes, optional
             Where to draw (default: a new figure).
@@ -122,20 +123,20 @@ class Plots:
         -------
         matplotlib.axes.Axes
         """
-        normalise = checked(bool, normalise, "normalise")
+        normalize = checked(bool, normalize, "normalize")
         found = self._bench.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
         count = len(stored.classes)
         matrix = np.zeros((count, count))
         np.add.at(matrix, (stored.labels, stored.predicted), 1)
-        if normalise:
+        if normalize:
             matrix = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         axes = _axes(ax)
         axes.imshow(matrix, cmap="Blues", vmin=0)
-        _write_cells(axes, matrix, stored.classes, dark=matrix.max() / 2, digits=2 if normalise else 0)
+        _write_cells(axes, matrix, stored.classes, dark=matrix.max() / 2, digits=2 if normalize else 0)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        axes.set_title(f"{encoder}, {found.task}")
+        axes.set_title(f"{found.identity.encoder}, {found.task}")
         return axes
 
     def few_shot(

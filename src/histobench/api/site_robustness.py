@@ -37,6 +37,12 @@ class RobustnessTables:
         All numbers, as objects.
     skipped : dict of str to str
         Encoders and columns that could not be measured, with the reason.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.RobustnessTables(()).to_frame().columns.tolist()
+    ['dataset', 'column', 'encoder', 'measure', 'value', 'low', 'high']
     """
 
     tables: tuple[RobustnessTable, ...]

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.terminal import in_flags, print_columns, whole_lines, with_bounds
+from histobench.cli.terminal import in_flags, open_terminal, print_table, with_bounds
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 
@@ -64,7 +64,7 @@ def bootstrap_command(args: BootstrapFlags) -> int:
     folder = Path(args.results)
     settings = BootstrapSettings(args.n_bootstrap, args.seed, args.method)
     runs = load_runs(folder)
-    console = whole_lines()
+    console = open_terminal()
     steps = track(
         bootstrap_runs(runs, settings, force=args.force),
         description="resampling",
@@ -76,7 +76,7 @@ def bootstrap_command(args: BootstrapFlags) -> int:
     found = list(steps)
     summary = write_summary(folder, found)
     _print(found, console)
-    console.print(f"summary: {summary}", soft_wrap=True)
+    console.print(f"summary: {summary}")
     failures = [item.failure for item in found if item.failure is not None]
     if failures:
         raise HistobenchError(f"{len(failures)} of {len(found)} runs have no intervals: {failures[0]}")
@@ -91,21 +91,18 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         row = {"task": item.run.task, "setting": item.run.setting, **values}
         shown.setdefault(f"{item.run.identity.encoder} on {item.run.identity.dataset}", []).append(row)
     for title, rows in shown.items():
-        console.print(title, style="bold", soft_wrap=True)
-        print_columns(rows)
+        print_table(rows, console, title=title)
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
     console.print(
         "Older method: bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients, "
-        "see docs/explanation/statistics.md). Tables and reports show the intervals of X_intervals.json.",
-        highlight=False,
-        soft_wrap=True,
+        "see docs/explanation/statistics.md). Tables and reports show the intervals of X_intervals.json."
     )
     for reason, count in _without(found).items():
-        console.print(f"no interval in {count} runs: {reason}", highlight=False, soft_wrap=True)
+        console.print(f"no interval in {count} runs: {reason}")
     drawn = Counter(str(item.content["resampled"]) for item in found if item.content)
     what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
-    console.print(f"resampled: {what}", soft_wrap=True)
+    console.print(f"resampled: {what}")
     skipped = Counter(item.skipped for item in found if item.skipped is not None)
     failed = sum(item.failure is not None for item in found)
     console.print(
@@ -113,7 +110,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         + (f", {failed} failed" if failed else ""),
     )
     for why, count in skipped.items():
-        console.print(in_flags(f"  {count} skipped: {why}"), soft_wrap=True)
+        console.print(in_flags(f"  {count} skipped: {why}"))
 
 
 def _without(found: list[StoredIntervals]) -> Counter[str]:

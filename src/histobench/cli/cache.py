@@ -7,7 +7,7 @@ import sys
 import time
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.terminal import Busy, count_of, print_columns, say
+from histobench.cli.terminal import Busy, count_of, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
 from histobench.core.records import option, record
@@ -68,7 +68,7 @@ def ls_command(args: NoFlags) -> int:
         }
         for item in entries
     ]
-    print_columns(rows, right=("size", "images", "disk"), drop=("feature sets", "precision"))
+    print_table(rows, drop=("feature sets", "precision"))
     say(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
     return 0
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from histobench.cli.terminal import (
     Busy,
     labelled,
     open_terminal,
-    parts_that_fit,
     print_answer,
+    print_grid,
     print_overview,
     say,
     with_bounds,
@@ -36,17 +35,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.comparison.comparison import Comparison
-    from histobench.roi.comparison.grids import Grid
 
 
 #: A matrix of more encoders than this does not fit a terminal; it is in the files.
 _WIDEST_MATRIX = 8
-#: Columns that the ranked table takes without the names.
-_NARROW = 72
-#: Names up to this length are not broken: a table that leaves less room is printed in parts.
-_LEAST_NAME = 24
-#: The zero of a bound such as 0.95, which narrow tables leave out.
-_ZERO = re.compile(r"(?<=[\[, -])0(?=\.\d)")
 
 
 @record
@@ -90,7 +82,7 @@ def compare_command(args: CompareFlags) -> int:
         written = write_split_tables(tables, folder)
         for table in tables:
             print_grid(split_grid(table, digits=3), console)
-        console.print(f"Files: {folder}/{{{', '.join(path.name for path in written)}}}", soft_wrap=True)
+        console.print(f"Files: {folder}/{{{', '.join(path.name for path in written)}}}")
     if comparison is None:
         return told_of_damage(Path(args.results))
     folder = folder / LEAVE_ONE_GROUP_OUT if args.splits else folder
@@ -106,7 +98,7 @@ def compare_command(args: CompareFlags) -> int:
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
     more = "" if args.verbose else " (--verbose prints all tables)"
-    console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}", soft_wrap=True)
+    console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}")
     return told_of_damage(Path(args.results))
 
 
@@ -139,7 +131,7 @@ def _print_short(comparison: Comparison, console: Console) -> None:
 
     if len(comparison.tables) == 1:
         for grid in ranked_grids(comparison, comparison.tables[0], digits=3):
-            print_grid(grid if len(columns_that_fit(grid, console.width)) == 1 else _compact(grid), console)
+            print_grid(grid, console)
         return
     print_overview(datasets_overview(comparison), console)
     if comparison.ranking is not None:
@@ -153,68 +145,6 @@ def _print_short(comparison: Comparison, console: Console) -> None:
         console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
     found = answer(evidence_of(comparison), task=comparison.task, metric=comparison.metric)
     print_answer(found.text, console)
-
-
-def _compact(grid: Grid) -> Grid:
-    """The ranked table without its first column (rows are in order) and without zeros in intervals."""
-
-    def short(cell: str) -> str:
-        value, bracket, interval = cell.partition(" [")
-        return value + _ZERO.sub("", bracket + interval).replace(", ", ",") if bracket else cell
-
-    header = (title.replace("difference to first", "to first") for title in grid.header[1:])
-    rows = tuple(tuple(map(short, row[1:])) for row in grid.rows)
-    return replace(grid, header=tuple(header), rows=rows)
-
-
-def columns_that_fit(grid: Grid, width: int) -> list[list[int]]:
-    """The columns of one table; of several, each with the names, where no room would be left for these.
-
-    >>> from histobench.roi.comparison.grids import Grid
-    >>> grid = Grid("t", ("encoder", "a", "b"), (("uni", "x" * 40, "x" * 40),))
-    >>> columns_that_fit(grid, 100), columns_that_fit(grid, 80)
-    ([[0, 1, 2]], [[0, 1], [0, 2]])
-    """
-    columns = list(range(len(grid.header)))
-    if width < _NARROW:
-        return [columns]
-    name = _names_of(grid)
-    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) for k in columns]
-    room = width - sum(wide) - 2 * (len(wide) - 1) + wide[name]
-    if room + 2 >= min(wide[name] + 2, _LEAST_NAME):
-        return [columns]
-    return parts_that_fit(wide, width, lead=name + 1)
-
-
-def _names_of(grid: Grid) -> int:
-    """The column that says what a row is of."""
-    return grid.header.index("encoder") if "encoder" in grid.header else 0
-
-
-def print_grid(grid: Grid, console: Console) -> None:
-    """Print one table with its notes below."""
-    from rich.box import SIMPLE_HEAD
-    from rich.padding import Padding
-    from rich.table import Table
-
-    console.print(grid.title, style="bold", soft_wrap=True)
-    for columns in columns_that_fit(grid, console.width):
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in columns:
-            # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
-            whole = (column == _names_of(grid)) == (console.width < _NARROW)
-            table.add_column(grid.header[column], no_wrap=whole, overflow="fold")
-        for row in grid.rows:
-            cells = (row[column] for column in columns)
-            table.add_row(*cells, style="dim" if row[-1].endswith("*") else None)
-        console.print(table)
-    for note in grid.notes:
-        # A file has no width: its lines stay whole. A terminal would break them within words.
-        if console.is_terminal:
-            console.print(Padding(note, (0, 0, 0, 2)))
-        else:
-            console.print(f"  {note}", soft_wrap=True)
-    console.print()
 
 
 # `histobench power`: the size of a test set that detects a difference.
@@ -301,7 +231,7 @@ def verify_command(args: VerifyFlags) -> int:
     verdicts = verify(args.results)
     if not verdicts:
         why = "has no result of an encoder and dataset with published numbers"
-        console.print(f"{args.results} {why}", soft_wrap=True)
+        console.print(f"{args.results} {why}")
         return NOTHING_COMPARED
     # A reason is a sentence; in the table it would be cut.
     reasons = {
@@ -332,8 +262,8 @@ def verify_command(args: VerifyFlags) -> int:
     write_json(path, {"verdicts": rows})
     counts = Counter(verdict.verdict for verdict in verdicts)
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, DIFFERS, NOT_COMPARABLE))
-    console.print(said, soft_wrap=True)
-    console.print(f"written: {path}", soft_wrap=True)
+    console.print(said)
+    console.print(f"written: {path}")
     if counts[DIFFERS]:
         return CONTRADICTED
     return 0 if counts[REPRODUCED] else NOTHING_COMPARED
@@ -373,10 +303,10 @@ def choose_command(args: ChooseFlags) -> int:
     console = open_terminal()
     if choice.candidates:
         print_grid(choice_grid(choice), console)
-    console.print(choice.paragraph)
+    console.print(choice.paragraph, soft_wrap=False)
     path = Path(args.out or Path(args.results) / CHOICE_FILE)
     write_json(path, asdict(choice))
-    console.print(f"written: {path}", soft_wrap=True)
+    console.print(f"written: {path}")
     return 0
 
 
@@ -407,5 +337,5 @@ def similarity_command(args: SimilarityFlags) -> int:
         print_grid(grid, console)
     path = Path(args.out or Path(args.results) / SIMILARITY_FILE)
     write_json(path, {"similarity": [asdict(each) for each in found]})
-    console.print(f"written: {path}", soft_wrap=True)
+    console.print(f"written: {path}")
     return 0

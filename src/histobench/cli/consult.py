@@ -6,12 +6,13 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import DATA, WorkersFlags, check_engine_flags, engine_of, out_option
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import in_flags, open_terminal, say
-from histobench.consult.study_plan import ConsultRun, ReadsStudy
+from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, ReadsStudy, study_options
 from histobench.core.records import Declared, add_flags, from_flags, given_flags, option, options_of, record
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.options import DATA_GROUP, Origin
@@ -77,9 +78,7 @@ class PrepareFlags(Origin):
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command, then the options of a study."""
-    from histobench.consult.study_plan import StudyPlan, extraction_options
-
-    add_flags(parser, [*options_of(PrepareFlags), *options_of(StudyPlan), *extraction_options()])
+    add_flags(parser, [*options_of(PrepareFlags), *study_options()])
 
 
 def prepare_command(args: argparse.Namespace) -> int:
@@ -95,37 +94,33 @@ def prepare_command(args: argparse.Namespace) -> int:
       histobench consult prepare tiles/ --split 0.6/0.2/0.2 --encoders uni_v1,random-vit --arms none,strong
     """
     from histobench.cli.extract import display
-    from histobench.consult.arms import parse_arms
-    from histobench.consult.preparing import prepare
-    from histobench.consult.study_plan import StudyPlan, assign_roles, extraction_options
+    from histobench.consult.preparing import plan_study, prepare
     from histobench.roi.data.source import load_dataset
-    from histobench.roi.options import Settings
 
     flags = from_flags(PrepareFlags, args)
-    arms = tuple(parse_arms(flags.arms, list(assign_roles(flags.encoders))))
+    plan = plan_study(flags.encoders, flags.arms, given_flags(args, study_options()))
     dataset = load_dataset(
         flags.data,
         classes_file=flags.classes,
-        seed=args.seed or 0,
+        seed=plan.seed,
         **given_flags(args, options_of(Origin)),
     )
-    settings = Settings(**given_flags(args, extraction_options()))
-    plan = StudyPlan(flags.encoders, arms, **given_flags(args, options_of(StudyPlan)), settings=settings)
     study = prepare(dataset, plan, flags.out, progress=display())
     for encoder in study.facts.encoders:
         say(
-            f"{encoder.role:<7} {encoder.name}: probe {100 * encoder.probe_accuracy:.1f} %, "
-            f"KNN {100 * encoder.knn_accuracy:.1f} % of test images, temperature {encoder.temperature:.3g}"
+            f"{encoder.role:<7} {encoder.name}: linear probe {100 * encoder.probe_accuracy:.1f}%, "
+            f"KNN {100 * encoder.knn_accuracy:.1f}% of test images right"
         )
     for caution in study.facts.cautions:
         say(in_flags(f"caution: {caution}"), error=True)
-    say(
-        f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
-        f"{len(study.facts.arms)} arms in {flags.out}"
-    )
+    if any(check.blind for check in study.facts.blinding):
+        say("Blinding: does the form of their answers tell two encoders apart? (AUC; 0.5: no)")
     for check in study.facts.blinding:
         if check.blind:
-            say(f"blinding: {check.sentence}")
+            say(f"  {check.sentence}")
+    answers = f"{len(study.cassette.rows):,} recorded answers"
+    say(f"{len(study.cases)} cases, {answers}, {len(study.facts.arms)} arms in {flags.out}")
+    say(f"Next: histobench consult run {flags.out} --agent policy:reader")
     return 0
 
 
@@ -165,32 +160,18 @@ def register_command(args: RegisterFlags) -> int:
 
 def _options_of_any_run() -> list[Declared]:
     """The options of `mint run` that a study has, too, some with another default."""
-    shared = {
-        *("agent", "limit", "repeat", "name", "output", "sandbox", "concurrency", "max_cost"),
-        *("max_tokens", "temperature"),
-        *("top_p", "seed", "reasoning_effort", "reasoning_history", "constrain", "cache", "prices"),
-        *("attempts", "timeout", "rpm", "tpm"),
+    agent = "agent or reference policy, such as policy:reader"
+    limit = "use a stratified random sample of N cases (in sequence arms: whole sequences)"
+    said: dict[str, dict[str, Any]] = {
+        "agent": {"help": agent, "default_text": None, "required": True},
+        "limit": {"help": limit},
+        "output": {"default_text": "runs in the study's folder"},
     }
-    found = {each.name: each for each in options_of(RunOptions) if each.name in shared}
-    agent, limit, output = found["agent"], found["limit"], found["output"]
-    found["agent"] = replace(
-        agent,
-        said=replace(
-            agent.said,
-            help="agent or reference policy, such as policy:reader",
-            default_text=None,
-            required=True,
-        ),
-    )
-    found["limit"] = replace(
-        limit,
-        said=replace(
-            limit.said, help="use a stratified random sample of N cases (in sequence arms: whole sequences)"
-        ),
-    )
-    found["output"] = replace(output, said=replace(output.said, default_text="runs in the study's folder"))
-    found["max_tokens"] = replace(found["max_tokens"], default=CONSULT_MAX_TOKENS)
-    return list(found.values())
+    found = [each for each in options_of(RunOptions) if each.name in RUN_OPTIONS]
+    found = [replace(each, said=replace(each.said, **said.get(each.name, {}))) for each in found]
+    return [
+        replace(each, default=CONSULT_MAX_TOKENS) if each.name == "max_tokens" else each for each in found
+    ]
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
@@ -222,6 +203,7 @@ def run_command(args: argparse.Namespace) -> int:
     check_engine_flags(args)
     played = play(asked_for(args), display=partial(progress_display, open_terminal(error=True)))
     print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
+    say(f"Next: histobench consult table {args.study}{f' --runs {args.output}' if args.output else ''}")
     return 0 if played.outcome.complete else INCOMPLETE
 
 

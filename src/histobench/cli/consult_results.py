@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import verbose_option
-from histobench.cli.terminal import count_of, plain_table, print_overview, whole_lines, with_bounds
+from histobench.cli.terminal import count_of, open_terminal, print_table, with_bounds
 from histobench.consult.study_plan import ReadsStudy
 from histobench.core.files import write_json
 from histobench.core.records import option, record
@@ -90,39 +90,43 @@ def table_command(args: TableFlags) -> int:
       histobench consult table study/
       histobench consult table study/ --runs elsewhere/ --json table.json
     """
-    from histobench.consult.findings import findings_of
+    from histobench.consult.findings import findings_of, is_policy
 
     findings = findings_of(args.study, runs=args.runs)
-    console = whole_lines()
+    console = open_terminal()
     lines = findings.lines()
     if args.verbose:
         for title in TABLES:
             print_lines(console, lines, title)
-        _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+    else:
+        print_accuracy(lines, console)
+        console.print(findings.study.facts.legend)
+        grouped = any(case.group for case in findings.study.cases)
+        units = count_of(findings.units_played, "group" if grouped else "case")
+        sequences = " (in sequence arms: over sequences)" if findings.has_sequences else ""
+        console.print(
+            f"Cases are weighted to represent all test images.\n95% intervals over {units}{sequences}."
+        )
+    for agent in findings.agents:
+        if args.verbose or not is_policy(agent):
+            _print_contrasts(console, agent, findings.contrasts(agent), verbose=args.verbose)
+    if args.verbose:
         found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
         if found:
             _print_sequences(console, found)
         _print_blinding(console, findings.study.facts.blinding)
-    else:
-        print_accuracy(lines, console)
-        grouped = any(case.group for case in findings.study.cases)
-        units = count_of(findings.units_played, "group" if grouped else "case")
-        console.print(
-            f"Cases are weighted to represent all test images. 95% intervals over {units}.", soft_wrap=True
-        )
-        _print_short_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
-    for agent in findings.agents if args.verbose else ():
-        ranks = findings.usefulness(agent)
-        if ranks["probe"] is not None:
-            console.print(
-                f"{agent}: usefulness of {ranks['encoders']:.0f} encoders against their ranks: Kendall's tau "
-                f"{ranks['probe']:.2f} (linear probe), {_plain(ranks['knn'])} (KNN)",
-                soft_wrap=True,
-            )
+        for agent in findings.agents:
+            ranks = findings.usefulness(agent)
+            if ranks["probe"] is not None and (ranks["encoders"] or 0) > 2:
+                console.print(
+                    f"{agent}: accuracy with {ranks['encoders']:.0f} encoders against their own accuracy: "
+                    f"Kendall's tau {ranks['probe']:.2f} (linear probe), {_plain(ranks['knn'])} (KNN)"
+                )
+        console.print("What each measure means: docs/explanation/consult.md, section Measures")
     for verdict in findings.against_reader():
-        console.print(verdict.sentence, soft_wrap=True)
+        console.print(verdict.sentence)
     for caution in findings.study.facts.cautions:
-        console.print(f"caution: {caution}", soft_wrap=True)
+        console.print(f"caution: {caution}")
     if args.json:
         write_json(args.json, findings.as_json())
     if not args.verbose:
@@ -130,56 +134,25 @@ def table_command(args: TableFlags) -> int:
     return 0
 
 
-def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
-    """The registered contrasts of agents that are not reference policies, two lines each."""
-    from histobench.consult.findings import is_policy
-
-    for agent, each in contrasts.items():
-        if is_policy(agent):
-            continue
-        console.print(f"{agent}: registered contrasts (p: Holm)", style="bold", soft_wrap=True)
-        for contrast in each:
-            tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
-            console.print(f"  {contrast.words}", soft_wrap=True)
-            console.print(f"    {with_interval(contrast)}  {tested}", soft_wrap=True)
-
-
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:
     """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
-    from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
-
-    cells: dict[str, dict[str, OverviewCell]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for line in lines:
-        found = line.estimates.get("final")
-        if found is not None and found.value is not None:
-            interval = found.interval
-            low, high = (None, None) if interval is None else (interval.low, interval.high)
-            cells.setdefault(line.arm, {})[line.agent] = OverviewCell(found.value, low, high)
-    columns = tuple(OverviewColumn(arm, "", found) for arm, found in cells.items())
-    agents = tuple(dict.fromkeys(line.agent for line in lines))
-    title = "Consult: accuracy of the final answer, by encoder that may be asked"
-    print_overview(Overview(title, columns, agents, 0, None), console, what="agent")
+        shown = rows.setdefault(line.agent, {"agent": line.agent})
+        shown[line.arm] = with_interval(line.estimates.get("final"))
+    title = "Consult: accuracy of the agents' final answers, by what they may ask (arm)"
+    print_table(list(rows.values()), console, title=title)
 
 
 def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
     """One of the tables: agents as headings, a line for each arm."""
-    header = ["arm", *(HEADINGS.get(name, name.replace("_", " ")) for name in TABLES[title])]
-    rows = [[line.arm, *(_cell(line, name) for name in TABLES[title])] for line in lines]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-
-    gap = "  " if 2 + sum(widths) + 2 * (len(widths) - 1) <= 80 else " "
-
-    def say(cells: Sequence[str], style: str | None = None) -> None:
-        arm, *values = cells
-        shown = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
-        console.print(gap.join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
-
-    console.print(title, style="bold italic", soft_wrap=True)
-    say(header, "bold")
-    for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
+    rows = []
+    for place, line in enumerate(lines):
         if place == 0 or lines[place - 1].agent != line.agent:
-            console.print(line.agent, soft_wrap=True)
-        say(row)
+            rows.append({"arm": line.agent})
+        headings = {name: HEADINGS.get(name, name.replace("_", " ")) for name in TABLES[title]}
+        rows.append({"arm": f"  {line.arm}", **{headings[name]: _cell(line, name) for name in TABLES[title]}})
+    print_table(rows, console, title=title)
     console.print()
 
 
@@ -196,27 +169,21 @@ def _cell(line: Line, name: str) -> str:
     return with_bounds(estimate.value, None, None)
 
 
-def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
-    console.print("registered contrasts (p by Holm over those registered before play)", style="bold italic")
-    for agent, each in contrasts.items():
-        console.print(agent, soft_wrap=True)
-        for contrast in each:
-            console.print(f"  {contrast.words}", soft_wrap=True)
-            if contrast.value is None:
-                console.print(f"    {contrast.reason}", soft_wrap=True)
-                continue
-            shown = with_interval(contrast)
-            tested = f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
+def _print_contrasts(
+    console: Console, agent: str, contrasts: Sequence[Contrast], *, verbose: bool = False
+) -> None:
+    console.print(f"{agent}: registered contrasts (p: Holm)", style="bold")
+    for contrast in contrasts:
+        tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
+        if contrast.value is not None:
+            tested = f"{with_interval(contrast)}  {tested}"
+        if not contrast.in_advance:
+            tested += "; exploratory: registered after the agent had played"
+        console.print(f"  {contrast.words}\n    {tested}")
+        if verbose and contrast.value is not None:
             units = "sequences" if "sequence" in contrast.words else "groups"
             when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
-            said = [
-                shown if contrast.reason else f"{shown}, {tested}",
-                contrast.reason,
-                f"{contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}",
-                "" if contrast.in_advance else "registered after the agent had played: exploratory",
-            ]
-            for line in filter(None, said):
-                console.print(f"    {line}", soft_wrap=True)
+            console.print(f"    {contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}")
     console.print()
 
 
@@ -225,32 +192,31 @@ def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> Non
     console.print(
         f"sequences of {first.length} cases, the encoder replaced after {first.change}", style="bold italic"
     )
-    console.print("  last quarter before and after, and minus the same without a change", soft_wrap=True)
+    console.print("  last quarter before and after, and minus the same without a change")
     for each in found:
-        console.print(each.agent, soft_wrap=True)
+        console.print(each.agent)
         for part in each.parts:
             changed, difference = with_interval(part.changed), with_interval(part.difference)
             name = HEADINGS.get(part.measure, part.measure).partition(" ")[0]
-            console.print(f"  {name:<8} {part.part:<7} {changed:>22}  {difference:>23}", soft_wrap=True)
+            console.print(f"  {name:<8} {part.part:<7} {changed:>22}  {difference:>23}")
         adapted = sum(until is not None for until in each.cases_until)
         said = "not within the sequence" if each.median is None else f"{each.median:.0f} (median)"
         alarms = "-" if each.false_alarms is None else f"{100 * each.false_alarms:.0f} %"
         if each.cases_until:
-            console.print(f"  cases until u_wrong has halved: {said}", soft_wrap=True)
+            console.print(f"  cases until u_wrong has halved: {said}")
             console.print(
-                f"  adapted in {adapted} of {each.sequences} sequences; without a change in {alarms}",
-                soft_wrap=True,
+                f"  adapted in {adapted} of {each.sequences} sequences; without a change in {alarms}"
             )
     console.print()
 
 
 def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
     if not checks:
-        console.print("blinding: not checked (a study of histobench 0.2)\n", soft_wrap=True)
+        console.print("blinding: not checked (a study of histobench 0.2)\n")
         return
     console.print("blinding: AUC with which the form of answers tells arms apart", style="bold italic")
     for check in checks:
-        console.print(f"  {check.sentence}", soft_wrap=True)
+        console.print(f"  {check.sentence}")
     console.print()
 
 
@@ -288,14 +254,20 @@ def compare_command(args: CompareFlags) -> int:
     from histobench.consult.findings import findings_of
 
     rows = findings_of(args.study, runs=args.runs).agents_compared(args.agent, args.other, arm=args.arm)
-    table = plain_table(["arm", "measure"], ["difference", "p", "p (Holm)"])
-    table.title, table.title_justify = f"{args.agent} minus {args.other}", "left"
-    for row in rows:
-        shown = with_interval(row.estimate)
-        table.add_row(
-            row.arm, row.measure.replace("_", " "), shown, _plain(row.p_value), _plain(row.adjusted)
-        )
-    whole_lines().print(table)
+    print_table(
+        [
+            {
+                "arm": row.arm,
+                "measure": row.measure.replace("_", " "),
+                "difference": with_interval(row.estimate),
+                "p": _plain(row.p_value),
+                "p (Holm)": _plain(row.adjusted),
+            }
+            for row in rows
+        ],
+        title=f"{args.agent} minus {args.other}",
+        lead=2,
+    )
     if args.json:
         record = [
             {
@@ -352,17 +324,17 @@ def power_command(args: PowerFlags) -> int:
 
 
 def _print(plan: CasePlan) -> None:
-    console = whole_lines()
+    console = open_terminal()
     console.print(
         f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
-        f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
-        soft_wrap=True,
+        f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)"
     )
-    table = plain_table(["contrast"], ["pilot", "need", "80 % range", "pilot shows"])
+    rows = []
     for contrast in plan.contrasts:
         estimate = contrast.estimate
+        row = {"contrast": contrast.name, "pilot": f"{contrast.cases:,}"}
         if estimate is None:
-            table.add_row(contrast.name, f"{contrast.cases:,}", contrast.reason, "", "")
+            rows.append({**row, "need": str(contrast.reason)})
             continue
         # Units are groups, or sequences: each is as large as in the pilot.
         size = contrast.cases / contrast.groups
@@ -370,17 +342,15 @@ def _print(plan: CasePlan) -> None:
             f"{round(units * size):,}"
             for units in (estimate.units_needed, estimate.units_low, estimate.units_high)
         )
-        table.add_row(
-            contrast.name, f"{contrast.cases:,}", needed, f"{low}-{high}", f"{estimate.detectable:.3f}"
-        )
-    console.print(table)
+        detectable = f"{estimate.detectable:.3f}"
+        rows.append({**row, "need": needed, "80 % range": f"{low}-{high}", "pilot shows": detectable})
+    print_table(rows, console)
     for contrast in plan.contrasts:
-        console.print(f"{contrast.name}: {contrast.words}", soft_wrap=True)
+        console.print(f"{contrast.name}: {contrast.words}")
     groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
     sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
         f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
         "itself would detect with that power."
-        + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
-        soft_wrap=True,
+        + (" In sequences the last quarter counts: prepare four times as many." if sequences else "")
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import DATA, out_option, verbose_option
-from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_columns, say
+from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.files import check_writable
 from histobench.core.records import option, record
@@ -36,7 +36,6 @@ DATA_COMMANDS = {
 
 
 def data_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of the group."""
     add_commands(parser, DATA_COMMANDS, ls="list")
 
 
@@ -89,7 +88,8 @@ def list_command(args: ListFlags) -> int:
         size = size.replace("about ", "").replace("at least ", "> ")
         rows.append(
             {
-                "name": f"{entry.name}{' *' if locate(entry.name) else ''}",
+                "name": entry.name,
+                "here": "yes" if locate(entry.name) else "",
                 "organ": entry.organ,
                 "images": f"{images:,}" if images else "?",
                 "classes": str(len(entry.classes)),
@@ -98,13 +98,11 @@ def list_command(args: ListFlags) -> int:
                 "license": entry.license,
             }
         )
-    left_out = print_columns(rows, right=("images", "classes"), drop=("license", "size"))
-    if left_out:
-        say(f"Not shown at this width: {', '.join(left_out)}.")
+    print_table(rows, drop=("license", "size"))
     splits = [f"{entry.name}@{split}" for entry in found for split in entry.splits]
     if splits:
-        open_terminal().print(f"published splits: {', '.join(splits)}")
-    say("* is on this machine. Details of one dataset: histobench data show NAME")
+        open_terminal().print(f"published splits: {', '.join(splits)}", soft_wrap=False)
+    say("Details of one dataset: histobench data show NAME")
     return 0
 
 
@@ -289,7 +287,7 @@ def check_command(args: CheckFlags) -> int:
     findings = _checked(reading, args)
     dataset = reading.dataset
     if args.on_bad_image == "skip":
-        dataset, _ = drop_bad(reading.dataset, findings)
+        dataset = drop_bad(dataset, findings)
     _print_summary(console, dataset, findings)
     _print_findings(console, dataset, findings, shown=max(0, args.show), verbose=args.verbose)
     errors, warnings = len(findings.errors), len(findings.warnings)
@@ -336,11 +334,11 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     for column, values in site_table([image.sites for image in images]).items():
         parts.append(f"{column}: {len(set(values) - {''}):,}")
     parts += [f"{size} px"] if sizes else []
-    console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
+    console.print(f"{dataset.name}: {', '.join(parts)}")
     for note in dataset.notes:
-        console.print(note, soft_wrap=True)
+        console.print(note)
     if not sizes:
-        console.print("images: not looked at (features of another tool, or none can be read)", soft_wrap=True)
+        console.print("images: not looked at (features of another tool, or none can be read)")
     print_split_counts(dataset)
 
 
@@ -361,7 +359,7 @@ def print_split_counts(dataset: RoiDataset) -> None:
     if any(groups.values()):
         found = {split: str(len(groups[split])) for split in splits}
         rows.append({"id": "", "class": "groups (patients, slides)", **found})
-    print_columns(rows, right=("id", *splits))
+    print_table(rows, lead=2)
 
 
 def _print_findings(
@@ -396,7 +394,7 @@ def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding]
     left_out = ", left out" if found[0].image is not None and found[0].level == "warning" else ""
     _print_line(console, word, f"{kind}: {len(found)}{left_out}")
     for finding in found[:shown]:
-        console.print(in_flags(f"       {finding}"), soft_wrap=True)
+        console.print(in_flags(f"       {finding}"))
     if len(found) > shown:
         console.print(f"       ... and {len(found) - shown} more (--show {len(found)} lists all)")
 
@@ -404,7 +402,7 @@ def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding]
 def _print_line(console: Console, word: str, text: str) -> None:
     from rich.text import Text
 
-    console.print(Text.assemble((word, _COLOURS[word]), f"   {text}"), soft_wrap=True)
+    console.print(Text.assemble((word, _COLOURS[word]), f"   {text}"))
 
 
 @record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import out_option
@@ -18,24 +18,18 @@ from histobench.core.records import option, record
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.mint.configs.cell import Cell
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome
 
 ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
+#: For Segmentation: the side of its drawn images, training and test patients, steps of the linear readout.
+MASK_ENCODERS = ("tiny-vl", "random-vit")
+MASK_SIZE, MASK_TRAIN, MASK_TEST, MASK_STEPS = 64, 12, 48, 25
 #: Seconds of the short demo on two cores without other work; a line says when it took longer, and why.
 ANNOUNCED = 75
+HEADING = "Synthetic tissue: a demonstration, not a benchmark"
 AGENTS = "mint"
 CONSULT = "consult"
-#: The full demo plays a very small language model, a few minutes on two cores.
-SMALL_MODEL: dict[str, Any] = {
-    "tasks": "quickstart",
-    "constrain": True,
-    "limit": 4,
-    "k": "2",
-    "max_tokens": 64,
-}
-CONSULTING_MODEL = {"agent": "local:", "limit": 3, "constrain": True, "max_tokens": 64}
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,6 @@ class DemoSize:
     cases: int
     arms: tuple[str, ...]
     policies: tuple[str, ...]
-    sites: str
-    language_model: bool
 
 
 #: With 24 test patients, 144 cases and all 48 recorded episodes every interval is narrower than 0.3.
@@ -68,8 +60,6 @@ SHORT = DemoSize(
     cases=144,
     arms=("none", "strong", "random"),
     policies=("always-trust", "rational"),
-    sites="crossed",
-    language_model=False,
 )
 FULL = DemoSize(
     train=40,
@@ -82,8 +72,6 @@ FULL = DemoSize(
     cases=144,
     arms=("none", "strong", "random", "sequence", "sequence-same"),
     policies=("always-trust", "reader", "rational", "learner"),
-    sites="crossed",
-    language_model=True,
 )
 
 
@@ -93,7 +81,7 @@ class DemoFlags:
 
     out: str = out_option("folder to write", default="demo-results")
     full: bool = option(
-        "more tiles, full image size, all agents and a small language model: several minutes", default=False
+        "more tiles, full image size, robustness and more agents: several minutes", default=False
     )
     per_class: int | None = option(
         "training tiles per class",
@@ -108,8 +96,8 @@ class DemoFlags:
 
 
 def demo_command(args: DemoFlags) -> int:
-    """Try everything on synthetic tissue: compare three encoders, replay agents,
-    run a small Consult study and build the web pages.
+    """Try everything on synthetic tissue: compare three encoders, segment glands,
+    replay agents, run a small Consult study and build the web pages.
 
     Takes about 75 seconds on two cores. Needs no network and no GPU. A program
     draws the tiles: the numbers show that everything works, not which encoder is
@@ -119,6 +107,7 @@ def demo_command(args: DemoFlags) -> int:
       histobench demo
       histobench demo --full -o demo-full
     """
+    from histobench.core.threads import one_thread
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.plan.whole_benchmark import run_benchmark
 
@@ -126,7 +115,7 @@ def demo_command(args: DemoFlags) -> int:
     train, test = args.per_class or size.train, args.test_per_class or size.test
     console = open_terminal()
     output = Path(args.out)
-    steps = DemoSteps(console, total=5)
+    steps = DemoSteps(console, total=6)
     patients = -(-train // size.tiles_per_patient) + -(-test // size.tiles_per_patient)
     drawing = f"draw {9 * (train + test):,} synthetic tiles of {patients} patients"
     with steps.step(drawing), console.status(drawing):
@@ -135,35 +124,41 @@ def demo_command(args: DemoFlags) -> int:
             train_per_class=train,
             test_per_class=test,
             seed=args.seed,
-            sites=size.sites,
+            sites="crossed",
             tiles_per_patient=size.tiles_per_patient,
         )
     plan = demo_plan(table, output, size, args.seed)
     comparing = f"compare {len(ENCODERS)} image encoders in {len(plan.tasks)} tasks"
     with steps.step(comparing), console.status(comparing):
-        done = run_benchmark(plan, heading="Synthetic tissue: a demonstration, not a benchmark")
+        done = run_benchmark(plan, heading=HEADING)
+    segmenting = f"segment glands with the patch tokens of {len(MASK_ENCODERS)} encoders"
+    # Two threads would wait for each other on images this small.
+    with steps.step(segmenting), console.status(segmenting), one_thread():
+        segmented = run_benchmark(segmentation_plan(output, args.seed), heading=HEADING)
     with steps.step("replay a recorded language-model agent that solves tasks"):
-        played = play_agents(output, console, size)
+        agents = play_agents(output, console)
     with steps.step(f"let agents ask the encoders about {size.cases} tiles (Consult)"):
         study = play_consult(table, output, console, size, seed=args.seed)
     page = None
     with steps.step("build the web pages"):
         page = build_pages(output, console)
-    console.print(f"{steps.total_line()}\n", soft_wrap=True)
+    console.print(f"{steps.total_line()}\n")
+    print_encoders(segmented, console)
     answer = print_encoders(done, console)
-    print_agents(output, played, console)
+    for line in agents:
+        console.print(line)
     if study is not None:
         print_study(study, console)
     if answer:
         print_answer(answer, console)
     if page is not None:
-        console.print(f"Look: open {page} in a browser", soft_wrap=True)
+        console.print(f"Look: open {page} in a browser")
     console.print(
         "Next: histobench run --data YOUR_FOLDER --split 0.7/0.3 --encoders efficientnet-lite0,random-vit",
         style="bold",
-        soft_wrap=True,
     )
-    return USER_ERROR if done.outcome.failures or not done.outcome.has_results else 0
+    outcomes = (done.outcome, segmented.outcome)
+    return USER_ERROR if any(each.failures or not each.has_results for each in outcomes) else 0
 
 
 def print_encoders(done: BenchmarkOutcome, console: Console) -> str:
@@ -175,9 +170,9 @@ def print_encoders(done: BenchmarkOutcome, console: Console) -> str:
     for overview in shown.overviews:
         print_overview(overview, console)
     for failure in done.outcome.failures:
-        console.print(f"FAILED: {failure.job}: {failure.reason}", soft_wrap=True, style="red")
+        console.print(f"FAILED: {failure.job}: {failure.reason}", style="red")
     if shown.overviews:
-        console.print(f"{next(explanations(shown.overviews, 0))}\n", soft_wrap=True)
+        console.print(f"{next(explanations(shown.overviews, 0))}\n")
     return shown.answer
 
 
@@ -208,6 +203,27 @@ def demo_plan(table: Path, output: Path, size: DemoSize, seed: int) -> Plan:
     )
 
 
+def segmentation_plan(output: Path, seed: int) -> Plan:
+    """Draw small images with masks; a small benchmark of the task Segmentation on them."""
+    from histobench.roi.data.demo_masks import draw_mask_tiles
+    from histobench.roi.options import DatasetEntry, Options, Plan, Settings
+    from histobench.roi.task_catalogue import MASK, TARGETS
+
+    drawn = output / "data" / "glands"
+    table = draw_mask_tiles(drawn, n_train=MASK_TRAIN, n_test=MASK_TEST, n_tiles=1, size=MASK_SIZE, seed=seed)
+    return Plan(
+        datasets=(DatasetEntry("synthetic-glands", table),),
+        encoders=MASK_ENCODERS,
+        results=output / "segmentation",
+        tasks=(TARGETS[MASK].task,),
+        target=MASK,
+        seed=seed,
+        size=MASK_SIZE,
+        settings=Settings(batch_size="auto", compile="off"),
+        options=Options(head_steps=MASK_STEPS),
+    )
+
+
 @dataclass
 class DemoSteps:
     """Prints one line per step with its time, and remembers which was the slowest."""
@@ -223,7 +239,7 @@ class DemoSteps:
         yield
         self.seconds[what] = time.perf_counter() - began
         place = f"{len(self.seconds)}/{self.total}"
-        self.console.print(f"{place} {what:<58} {self.seconds[what]:6.1f} s", soft_wrap=True)
+        self.console.print(f"{place} {what:<58} {self.seconds[what]:6.1f} s")
 
     def total_line(self) -> str:
         """How long everything took; where that is long, what took the time."""
@@ -238,8 +254,8 @@ def _going_on(console: Console) -> Iterator[None]:
     """Say what cannot be done here, and continue."""
     try:
         yield
-    except HistobenchError as error:
-        console.print(f"left out: {error}", soft_wrap=True)
+    except (HistobenchError, OSError) as error:
+        console.print(f"left out: {error}")
 
 
 def build_pages(output: Path, console: Console) -> Path | None:
@@ -252,88 +268,42 @@ def build_pages(output: Path, console: Console) -> Path | None:
         return build_site(output, output / "site", title="histobench demo")
 
 
-# The language-model part: published episodes played again; in the full demo also a small model.
-
-
-def play_agents(output: Path, console: Console, size: DemoSize) -> list[Cell]:
-    """Play the episodes; where the model or the sandbox is missing, say so and continue."""
-    from histobench.mint import runs
-
-    recording = Path(runs.__file__).parent / "demo_recording"
-    agent = f"replay:{next(recording.glob('*.jsonl.gz'))}"
-    played = _play_episodes(output, console, agent=agent, tasks="gsm8k", data=str(recording))
-    if size.language_model:
-        played += _play_episodes(output, console, **SMALL_MODEL)
-    return played
-
-
-def _play_episodes(output: Path, console: Console, **options: Any) -> list[Cell]:
+def play_agents(output: Path, console: Console) -> list[str]:
+    """Play published episodes again; where the sandbox is missing, say so and continue."""
     from histobench.cli.mint import progress_display
+    from histobench.mint import runs
+    from histobench.mint.results.episode_summary import summarise_cell
     from histobench.mint.runs.play import play
     from histobench.mint.runs.run_options import RunOptions
 
-    run = RunOptions(**options, output=str(output / AGENTS))
+    recording = Path(runs.__file__).parent / "demo_recording"
+    agent = f"replay:{next(recording.glob('*.jsonl.gz'))}"
+    run = RunOptions(agent=agent, tasks="gsm8k", data=str(recording), output=str(output / AGENTS))
+    lines = []
     with _going_on(console):
-        played = play(run, lambda counter: progress_display(open_terminal(error=True), counter))
-        return [cell.cell for cell in played.cells]
-    return []
-
-
-def print_agents(output: Path, cells: Sequence[Cell], console: Console) -> None:
-    """One line per agent."""
-    from histobench.mint.results.episode_summary import summarise_cell
-
-    for cell in cells:
-        summary = summarise_cell(output / AGENTS, cell)
-        if summary is None:
-            continue
-        bounds = summary.interval
-        interval = "" if bounds.low is None else f" [{100 * bounds.low:.0f}, {100 * (bounds.high or 0):.0f}]"
-        console.print(f"Agents: {cell.model} solves {summary.success_rate:.0f}%{interval} of "
-                      f"{summary.episodes} tasks of {cell.dataset}.", soft_wrap=True)  # fmt: skip
-
-
-# The Consult part: a small study with reference agents; in the full demo also a small model that asks.
+        for cell in play(run, lambda counter: progress_display(open_terminal(error=True), counter)).cells:
+            if summary := summarise_cell(output / AGENTS, cell.cell):
+                low, high = (100 * (bound or 0) for bound in (summary.interval.low, summary.interval.high))
+                solved = f"{summary.success_rate:.0f}% [{low:.0f}, {high:.0f}] of {summary.episodes} tasks"
+                lines.append(f"Agents: {cell.cell.model} solves {solved} of {cell.cell.dataset}.")
+    return lines
 
 
 def play_consult(
     table: Path, output: Path, console: Console, size: DemoSize, *, seed: int = 0
 ) -> Path | None:
-    """Prepare and play a study; where something is missing, say so and continue."""
-    study = output / CONSULT
-    with _going_on(console):
-        with console.status("asking every encoder about the cases"):
-            _prepare_study(table, study, size, seed)
-        for policy in size.policies:
-            _play_study(study, "all", agent=f"policy:{policy}", max_tokens=800)
-        with _going_on(console):
-            if size.language_model:
-                _play_study(study, "strong", **CONSULTING_MODEL)
-        return study
-    return None
-
-
-def print_study(study: Path, console: Console) -> None:
-    """Print the accuracy of the final answers: agents x encoders that they may ask."""
-    from histobench.cli.consult_results import print_accuracy
-    from histobench.consult.findings import findings_of
-
-    print_accuracy(findings_of(study).lines(), console)
-    console.print(
-        "always-trust repeats the encoder; rational follows it only where it is probably right.\n",
-        soft_wrap=True,
-    )
-
-
-def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
+    """Prepare and play a small study; where something is missing, say so and continue."""
+    from histobench.cli.mint import progress_display
+    from histobench.consult.playing import play
     from histobench.consult.preparing import prepare
-    from histobench.consult.study_plan import StudyPlan
+    from histobench.consult.study_plan import ConsultRun, StudyPlan
+    from histobench.mint.runs.run_options import RunOptions
     from histobench.roi.data.source import load_dataset
     from histobench.roi.options import Settings
 
-    dataset = load_dataset(table, classes_file=table.with_suffix(".txt"))
+    study = output / CONSULT
     plan = StudyPlan(
-        ENCODERS,
+        (ENCODERS[0], ENCODERS[-1]),
         size.arms,
         cases=size.cases,
         seed=seed,
@@ -344,18 +314,22 @@ def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
         size=size.pixels,
         settings=Settings(compile="off"),  # as in the demo's own run, whose features are in the cache
     )
-    prepare(dataset, plan, study)
+    with _going_on(console):
+        with console.status("asking every encoder about the cases"):
+            prepare(load_dataset(table, classes_file=table.with_suffix(".txt")), plan, study)
+        for policy in size.policies:
+            run = ConsultRun(str(study), RunOptions(agent=f"policy:{policy}"), "all", outcomes=True)
+            play(run, display=lambda counter: progress_display(open_terminal(error=True), counter))
+        return study
+    return None
 
 
-def _play_study(study: Path, arms: str, **options: Any) -> None:
-    from functools import partial
+def print_study(study: Path, console: Console) -> None:
+    """Print the accuracy of the final answers: agents x encoders that they may ask."""
+    from histobench.cli.consult_results import print_accuracy
+    from histobench.consult.findings import findings_of
 
-    from histobench.cli.mint import progress_display
-    from histobench.consult.playing import play
-    from histobench.consult.study_plan import ConsultRun
-    from histobench.mint.runs.run_options import RunOptions
-
-    run = ConsultRun(str(study), RunOptions(**options), arms, outcomes=True)
-    outcome = play(run, display=partial(progress_display, open_terminal(error=True))).outcome
-    if not outcome.complete:
-        raise HistobenchError("; ".join(map(str, outcome.problems)) or "some episodes were not finished")
+    findings = findings_of(study)
+    print_accuracy(findings.lines(), console)
+    console.print(f"none: no encoder; {findings.study.facts.legend}")
+    console.print("always-trust follows the encoder always, rational where it is likely right.\n")

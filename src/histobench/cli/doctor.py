@@ -43,7 +43,7 @@ def doctor_command(args: DoctorFlags) -> int:
 def _print(findings: list[CheckupResult], *, verbose: bool) -> None:
     from rich.text import Text
 
-    console = open_terminal(soft_wrap=True)
+    console = open_terminal()
     colours = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from histobench.cli.terminal import in_flags, say, speak_as
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError, did_you_mean, error_text
 from histobench.core.records import add_flags, flags_of, from_flags, options_of, spelled_as_declared
 from histobench.core.redaction import redact
 from histobench.core.text import shown
@@ -76,6 +76,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with one line, which names the nearest flag, and exit code 2."""
         hint = ""
+        if wrong := re.match(r"argument \{.*\}: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = [name.strip("' ") for name in wrong[2].split(",")]
+            message = f"unknown command {wrong[1]!r}; {did_you_mean(wrong[1], known)}"
         if message.startswith("unrecognized arguments: -"):
             flag = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             message = f"unknown option {flag}"
@@ -308,10 +311,12 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
     try:
         with _answering_signals(prog):
             return command.run(args)
-    except HistobenchError as error:
+    except BrokenPipeError:
+        raise
+    except (HistobenchError, OSError) as error:
         if args.debug:
             say(redact(traceback.format_exc()), error=True)
-        say(f"{prog}: error: {redact(in_flags(str(error)))}", error=True)
+        say(f"{prog}: error: {redact(in_flags(error_text(error)))}", error=True)
         return USER_ERROR
     except KeyboardInterrupt as error:
         kept = str(error) or "what was finished is kept"
@@ -319,8 +324,6 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
         again = shlex.join([*start, *prog.split(), *argv])
         say(f"{prog}: interrupted; {kept}\nContinue with: {redact(again)}", error=True)
         return TERMINATED if _terminated else INTERRUPTED
-    except BrokenPipeError:
-        raise
     except Exception as error:
         if args.debug:
             say(redact(traceback.format_exc()), error=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_columns
+from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_table
 from histobench.core.records import option, record
 from histobench.core.text import natural_order
 from histobench.roi.options import IMAGE_KEYS, Options, SplitOptions, feature_options
@@ -109,11 +109,8 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
         )
     for part in every:
         for task, reason in part.failed.items():
-            console.print(in_flags(f"FAILED: {part.results_dir.name}: {task}: {reason}"), soft_wrap=True)
-    console.print(
-        f"{len(every)} splits ({scheme.name}): histobench compare {request.results_dir} --splits",
-        soft_wrap=True,
-    )
+            console.print(in_flags(f"FAILED: {part.results_dir.name}: {task}: {reason}"))
+    console.print(f"{len(every)} splits ({scheme.name}): histobench compare {request.results_dir} --splits")
     return not any(part.failed for part in every)
 
 
@@ -156,25 +153,23 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
         )
     if lines:
         title = f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})"
-        console.print(title, style="bold", soft_wrap=True)
-        print_columns(lines, right=(*(title for _, title in shown), "images"))
+        print_table(lines, console, title=title)
     if hidden:
         console.print(f"{len(hidden)} more settings of Few-shot are in the results folder")
     for row in measured:
         known = [f"{name} {value:.4f}" for name, value in row.metrics.items() if value is not None]
-        console.print(f"robustness by {row.setting}: {', '.join(known) or 'no number'}", soft_wrap=True)
+        console.print(f"robustness by {row.setting}: {', '.join(known) or 'no number'}")
     for number, text in enumerate(caveats, start=1):
-        console.print(f"({number}) {text}", soft_wrap=True)
+        console.print(f"({number}) {text}")
     for task, reason in outcome.skipped.items():
-        console.print(labelled("skipped", "yellow", f"{task}: {reason}"), soft_wrap=True)
+        console.print(labelled("skipped", "yellow", f"{task}: {reason}"))
     for task, reason in outcome.failed.items():
-        console.print(labelled("failed", "red", f"{task}: {reason}"), soft_wrap=True)
-    console.print(f"results: {outcome.results_dir}", soft_wrap=True)
+        console.print(labelled("failed", "red", f"{task}: {reason}"))
+    console.print(f"results: {outcome.results_dir}")
     if outcome.rows:
         console.print(
             f"Next: histobench compare {shlex.quote(str(outcome.results_dir))}   (intervals, other encoders)",
             style="bold",
-            soft_wrap=True,
         )
 
 

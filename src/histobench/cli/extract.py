@@ -106,7 +106,6 @@ FEATURES_COMMANDS = {"export": Command("extract:export", "write feature files as
 
 
 def features_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of the group."""
     add_commands(parser, FEATURES_COMMANDS)
 
 
@@ -158,7 +157,6 @@ class Bar:
         self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:
-        """Show a bar for `total` images, called `what`."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._bar = Progress(
@@ -178,17 +176,14 @@ class Bar:
         self._bar.start()
 
     def advance(self, count: int) -> None:
-        """`count` more images are done: move the bar and show the rate since it began."""
         self._done += count
         rate = self._done / max(time.perf_counter() - self._began, 1e-9)
         self._bar.update(self._task, advance=count, rate=f"{rate:.1f} images/s")
 
     def end(self) -> None:
-        """Take the bar off the terminal."""
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
         self._console.print(text)
 
 
@@ -196,14 +191,12 @@ class Lines:
     """A line at the start, one every ten seconds, and one at the end."""
 
     def begin(self, what: str, total: int) -> None:
-        """Say what is to be done."""
         self._what, self._total, self._done = what, total, 0
         self._began = self._last = time.perf_counter()
         self._first: tuple[float, int] | None = None
         self.say(f"{what}: {total} images")
 
     def advance(self, count: int) -> None:
-        """Say how far it is, if that was long ago."""
         self._done += count
         now = time.perf_counter()
         # The first batch also starts workers, compiles and warms up: it says nothing about the others.
@@ -217,13 +210,11 @@ class Lines:
             )
 
     def end(self) -> None:
-        """Say how long it took."""
         seconds = time.perf_counter() - self._began
         rate = self._done / max(seconds, 1e-9)
         self.say(f"{self._what}: {self._done} images in {seconds:.1f} s, {rate:.1f} images/s")
 
     def say(self, text: str) -> None:
-        """A line."""
         say(text, error=True)
 
 

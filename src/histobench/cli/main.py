@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -65,9 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # before torch is imported
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
+        gc.set_threshold(10_000)  # imports make a million objects and no garbage
     code = _run(list(sys.argv[1:] if argv is None else argv))
     if argv is None:  # the process ends with this call
         end_on_signals()
+        if "triton" not in sys.modules:  # which complains of what is left
+            gc.freeze()  # what the system takes back need not be looked through
     return code
 
 

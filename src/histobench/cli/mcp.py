@@ -45,12 +45,12 @@ def mcp_command(args: McpFlags) -> int:
     """Offer encoders as tools to any assistant that supports the Model Context
     Protocol (MCP).
 
-    Tools: list_regions, predict, predict_many, neighbours, region_image,
-    zero_shot, measure, compare. They are read-only and limited to the test images
-    of the folder. Encoders are called A, B, ... so that the assistant judges their
-    answers and not their names; --disclose names them. The server starts at once; a
-    call that needs features waits for them and reports progress. Uses standard input
-    and output, or HTTP on 127.0.0.1 with --http.
+    Tools: list_regions, predict, neighbours, region_image, zero_shot, measure. They
+    are read-only and limited to the test images of the folder. Encoders are called
+    A, B, ... so that the assistant judges their answers and not their names;
+    --disclose names them. The server starts at once; a call that needs features
+    waits for them and reports progress. Uses standard input and output, or HTTP on
+    127.0.0.1 with --http.
 
     Examples:
       histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import WorkersFlags, check_engine_flags, engine_of
-from histobench.cli.terminal import labelled, open_terminal, plain_table, print_in_parts, say, whole_lines
+from histobench.cli.terminal import labelled, open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, option, options_of, record
 from histobench.mint.runs.run_options import RunOptions
@@ -123,7 +123,7 @@ def _line_printer(console: Console) -> Callable[[Standing], None]:
         if time.monotonic() - last >= PRINT_EVERY_S:
             last = time.monotonic()
             text = f"{standing.done} of {standing.total} · {described(standing)}"
-            console.print(text, soft_wrap=True)
+            console.print(text)
 
     return show
 
@@ -139,28 +139,29 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
     from histobench.mint.configs.cell import NONE
     from histobench.mint.results.episode_summary import summarise_cell
 
-    console = whole_lines()
-    numbers = ["k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"]
-    table = plain_table(["model", "dataset", "feedback"], numbers)
+    console = open_terminal()
+    rows = []
     for cell in cells:
         summary = summarise_cell(output, cell)
         if summary is None:
             continue
-        interval = summary.interval
-        feedback = "" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
-        table.add_row(
-            cell.model,
-            cell.dataset,
-            feedback or "-",
-            str(cell.max_steps),
-            str(summary.episodes),
-            f"{summary.success_rate:.1f} %",
-            "" if interval.low is None else f"{100 * interval.low:.1f} - {100 * (interval.high or 0):.1f}",
-            f"{summary.turns:.1f}",
-            f"{summary.invalid:.2f}",
-            "-" if summary.tokens is None else f"{summary.tokens:,.0f}",
+        low, high = summary.interval.low, summary.interval.high
+        feedback = "-" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
+        rows.append(
+            {
+                "model": cell.model,
+                "dataset": cell.dataset,
+                "feedback": feedback,
+                "k": str(cell.max_steps),
+                "episodes": str(summary.episodes),
+                "success": f"{summary.success_rate:.1f} %",
+                "95 % interval": "" if low is None else f"{100 * low:.1f} - {100 * (high or 0):.1f}",
+                "turns": f"{summary.turns:.1f}",
+                "invalid": f"{summary.invalid:.2f}",
+                "tokens": "-" if summary.tokens is None else f"{summary.tokens:,.0f}",
+            }
         )
-    print_in_parts(table, console, lead=2)
+    print_table(rows, console, lead=2)
     standing = outcome.standing
     new = standing.done - standing.earlier
     line = f"{standing.done} of {standing.total} episodes in {output}"
@@ -170,13 +171,13 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         line += f", ${standing.spent:.4f}"
     if standing.unpriced:
         line += f" + {standing.unpriced} answers of unknown price"
-    console.print(line, soft_wrap=True)
+    console.print(line)
     if outcome.repaired:
         console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")
     for problem in outcome.problems:
-        console.print(labelled("not counted as a failure of the model:", "yellow", problem), soft_wrap=True)
+        console.print(labelled("not counted as a failure of the model:", "yellow", problem))
     if outcome.stopped:
-        console.print(labelled("stopped:", "yellow", outcome.stopped), soft_wrap=True)
+        console.print(labelled("stopped:", "yellow", outcome.stopped))
     if not outcome.complete:
         missing = standing.total - standing.done
         console.print(f"{missing} episodes are missing; repeat the same command to continue")
@@ -309,7 +310,7 @@ class _Glances:
 
     def __call__(self, _: str) -> None:
         if time.monotonic() - self._last > GLANCE_SECONDS:
-            with contextlib.suppress(HistobenchError):  # a look that fails must not end the workers
+            with contextlib.suppress(HistobenchError, OSError):  # a look that fails must not end the workers
                 self._look()
             self._last = time.monotonic()
 

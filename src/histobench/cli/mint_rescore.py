@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.flags import out_option
-from histobench.cli.terminal import plain_table, whole_lines
+from histobench.cli.terminal import print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 
@@ -75,10 +75,9 @@ def rescore_command(args: RescoreFlags) -> None:
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
     if unearned := sum(tally.unearned for tally in by_dataset.values()):
-        whole_lines().print(
+        say(
             f"{unearned} stored successes are not valid and count as failures: the program answered its "
-            "tests with an object that compares equal to everything",
-            soft_wrap=True,
+            "tests with an object that compares equal to everything"
         )
     if args.out:
         write_outcome_table(args.out, outcomes)
@@ -186,16 +185,16 @@ def _run_name(outcome: EpisodeOutcome) -> str:
 
 
 def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
-    unknown = any(tally.unknown for tally in tallies.values())
-    columns = [name for rule in rules for name in (rule, "gained", "lost", "open")]
-    table = plain_table([title], ["episodes", "stored", *columns, *["unknown task"] * unknown])
+    rows = []
     for name, row in tallies.items():
-        cells = [str(row.episodes), _percent(row.stored, row.episodes)]
+        cells = {title: name, "episodes": str(row.episodes), "stored": _percent(row.stored, row.episodes)}
         for rule in rules:
-            cells.append(_percent(row.successes[rule], row.episodes))
-            cells += [str(counts[rule] or "") for counts in (row.gained, row.lost, row.open)]
-        table.add_row(name, *cells, *[str(row.unknown or "")] * unknown)
-    whole_lines().print(table)
+            of = f" ({rule})" if len(rules) > 1 else ""
+            cells[rule] = _percent(row.successes[rule], row.episodes)
+            for what, counts in (("gained", row.gained), ("lost", row.lost), ("open", row.open)):
+                cells[what + of] = str(counts[rule])
+        rows.append({**cells, "unknown task": str(row.unknown or "")})
+    print_table(rows)
 
 
 def _percent(part: int, whole: int) -> str:

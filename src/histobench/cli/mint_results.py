@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.flags import out_option
 from histobench.cli.mint import INCOMPLETE
-from histobench.cli.terminal import plain_table, print_in_parts, say, whole_lines
+from histobench.cli.terminal import open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, add_flags, from_flags, option, options_of, record
 from histobench.mint.runs.run_options import RunOptions
@@ -19,10 +19,8 @@ from histobench.mint.runs.run_options import RunOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rich.table import Table
-
     from histobench.mint.results.episode_outcome import EpisodeOutcome
-    from histobench.mint.results.result_tables import LeaderboardRow
+    from histobench.mint.results.result_tables import FeedbackRow, GroupRow, LeaderboardRow
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
@@ -85,149 +83,128 @@ def table_command(args: TableFlags) -> None:
     from histobench.core.files import write_json
     from histobench.mint.exchange.reading import read_all_outcomes
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
-    from histobench.mint.results.result_tables import leaderboard
+    from histobench.mint.results.result_tables import feedback_rows, group_rows, leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
     everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
     failures = FAILURES if args.failures is None else parse_failures(args.failures)
     outcomes = counted(everything, failures)
     if not outcomes:
-        print_in_parts(_outcomes(everything, failures), whole_lines())
+        print_table(_outcome_counts(everything, failures))
         raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
-    print_in_parts(_leaderboard(standings), whole_lines())
-    print_in_parts(_outcomes(everything, failures), whole_lines())
+    print_table([_standing(standing) for standing in standings])
+    print_table(_outcome_counts(everything, failures))
     if args.intervals or args.by != "all":
-        print_in_parts(_groups(outcomes, args.by), whole_lines(), lead=2)
+        print_table([_group(row) for row in group_rows(outcomes, args.by)], lead=2)
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
-    if tries := tries_rows(outcomes):
-        print_in_parts(_tries(tries), whole_lines())
+        print_table([_feedback(row) for row in feedback_rows(outcomes)], lead=3)
+    print_table([_tries(row) for row in tries_rows(outcomes)])
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
 
-def _leaderboard(standings: Sequence[LeaderboardRow]) -> Table:
+def _standing(row: LeaderboardRow) -> dict[str, str]:
     from histobench.mint.results.result_tables import AVERAGE, display_name
 
-    budgets = sorted({k for standing in standings for k in standing.rates})
-    titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
-    table = plain_table(["model"], titles)
-    for standing in standings:
-        line = standing.trend
-        helped = standing.with_feedback.get(AVERAGE)
-        table.add_row(
-            display_name(standing.model),
-            *(_number(standing.rates.get(k)) for k in budgets),
-            _number(line.slope if line else None),
-            _number(line.r2 if line else None),
-            _number(helped, 1),
-            _number(standing.feedback_gain, 1, sign=True),
-            str(standing.episodes),
-        )
-    return table
+    line = row.trend
+    return {
+        "model": display_name(row.model),
+        **{f"SR{k}": f"{rate:.2f}" for k, rate in sorted(row.rates.items())},
+        "slope": "" if line is None else f"{line.slope:.2f}",
+        "R²": "" if line is None or line.r2 is None else f"{line.r2:.2f}",
+        "SR5+expert": _number(row.with_feedback.get(AVERAGE), ".1f"),
+        "gain": _number(row.feedback_gain, "+.1f"),
+        "episodes": str(row.episodes),
+    }
 
 
-def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
+def _outcome_counts(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> list[dict[str, str]]:
     """How the episodes of each model went; in brackets what is left out of every rate."""
     from histobench.mint.results.episode_outcome import OUTCOMES, SOLVED
     from histobench.mint.results.result_tables import display_name
 
     found = Counter(outcome.outcome for outcome in outcomes)
-    shown = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
-    titles = {name: name.replace("_", " ") for name in shown}
+    kinds = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
     runs: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
-    table = plain_table(["outcomes of"], list(titles.values()))
-    for model, counts in sorted(runs.items()):
-        cells = [
-            f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
-        ]
-        table.add_row(f"{display_name(model)}:", *cells)
-    return table
+    return [
+        {"outcomes of": f"{display_name(model)}:"}
+        | {
+            kind.replace("_", " "): f"{counts[kind]}" if kind in (SOLVED, *failures) else f"({counts[kind]})"
+            for kind in kinds
+        }
+        for model, counts in sorted(runs.items())
+    ]
 
 
-def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
-    from histobench.mint.results.result_tables import display_name, group_rows
-
-    rows = group_rows(outcomes, by)
-    budgets = sorted({k for row in rows for k in row.rates})
-    repeated = any(row.pass_hat is not None for row in rows)
-    counted = any(row.tokens is not None for row in rows)
-    titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
-    titles += ["tokens"] * counted + ["episodes"] + ["all tries", "95 % interval"] * repeated
-    table = plain_table(["model", "tasks"], titles)
-    for row in rows:
-        cells = [
-            *(_number(row.rates.get(k)) for k in budgets),
-            _range(row.interval, 100),
-            _range(row.slope, 1),
-            _number(row.actions, 1),
-            f"{100 * row.invalid_rate:.1f} %",
-        ]
-        if counted:
-            cells.append("" if row.tokens is None else f"{row.tokens:,.0f}")
-        cells.append(str(row.episodes))
-        if repeated:
-            cells.append("" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})")
-            cells.append(_range(row.pass_hat_interval, 100))
-        table.add_row(display_name(row.model), row.group, *cells)
-    return table
-
-
-def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
-    from histobench.mint.results.result_tables import display_name, feedback_rows
-
-    rows = feedback_rows(outcomes)
-    judged = any(row.leaks is not None for row in rows)
-    titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
-    table = plain_table(["model", "expert", "feedback"], titles)
-    for row in rows:
-        cells = [str(row.k), _number(row.rate), *_difference(row.gain), str(row.episodes)]
-        if judged:
-            cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
-        table.add_row(display_name(row.model), row.expert, row.kind, *cells)
-    return table
-
-
-def _tries(rows: Sequence[TriesRow]) -> Table:
+def _group(row: GroupRow) -> dict[str, str]:
     from histobench.mint.results.result_tables import display_name
 
-    most = max(len(row.pass_at) for row in rows)
-    titles = [
-        "k",
-        "tasks",
-        *(f"pass@{n}" for n in range(1, most + 1)),
-        *(f"pass^{n}" for n in range(2, most + 1)),
-        f"95 % interval of pass^{most}",
-    ]
-    table = plain_table(["model, several tries"], titles)
-    for row in rows:
-        at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
-        hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
-        interval = _range(row.interval if len(row.pass_hat) == most else None, 100)
-        table.add_row(display_name(row.model), str(row.k), str(row.tasks), *at, *hat[1:], interval)
-    return table
+    return {
+        "model": display_name(row.model),
+        "tasks": row.group,
+        **{f"SR{k}": f"{rate:.2f}" for k, rate in sorted(row.rates.items())},
+        "95 % interval": _range(row.interval, 100),
+        "of the slope": _range(row.slope),
+        "actions": f"{row.actions:.1f}",
+        "invalid": f"{100 * row.invalid_rate:.1f} %",
+        "tokens": _number(row.tokens, ",.0f"),
+        "episodes": str(row.episodes),
+        "all tries": "" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})",
+        "interval of all tries": _range(row.pass_hat_interval, 100),
+    }
 
 
-def _difference(found: PairedDifference | None) -> list[str]:
+def _feedback(row: FeedbackRow) -> dict[str, str]:
+    from histobench.mint.results.result_tables import display_name
+
+    return {
+        "model": display_name(row.model),
+        "expert": row.expert,
+        "feedback": row.kind,
+        "k": str(row.k),
+        "success": f"{row.rate:.2f}",
+        **_difference("gain", row.gain),
+        "episodes": str(row.episodes),
+        "answer given away": "" if row.leaks is None else f"{100 * row.leaks:.1f} %",
+    }
+
+
+def _tries(row: TriesRow) -> dict[str, str]:
+    from histobench.mint.results.result_tables import display_name
+
+    return {
+        "model, several tries": display_name(row.model),
+        "k": str(row.k),
+        "tasks": str(row.tasks),
+        **{f"pass@{n}": f"{100 * share:.1f} %" for n, share in enumerate(row.pass_at, start=1)},
+        **{f"pass^{n}": f"{100 * share:.1f} %" for n, share in enumerate(row.pass_hat, start=1) if n > 1},
+        f"95 % interval of pass^{len(row.pass_hat)}": _range(row.interval, 100),
+    }
+
+
+def _difference(title: str, found: PairedDifference | None) -> dict[str, str]:
     """A paired difference in percent, its interval and p."""
     if found is None:
-        return ["", "", ""]
-    difference = _number(100 * found.difference, 1, sign=True)
-    return [difference, _range(found.interval, 100, sign="+"), f"{found.p_value:.3g}"]
+        return {title: "", "95 % interval": "", "p": ""}
+    return {
+        title: f"{100 * found.difference:+.1f}",
+        "95 % interval": _range(found.interval, 100, "+"),
+        "p": f"{found.p_value:.3g}",
+    }
 
 
-def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:
+def _range(interval: Interval | None, scale: float = 1, sign: str = "") -> str:
     if interval is None or interval.low is None or interval.high is None:
         return ""
     return f"{scale * interval.low:{sign}.1f} to {scale * interval.high:{sign}.1f}"
 
 
-def _number(value: float | None, decimals: int = 2, *, sign: bool = False) -> str:
-    return "" if value is None else f"{value:{'+' if sign else ''}.{decimals}f}"
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
 
 
 # `histobench mint compare`.
@@ -251,8 +228,8 @@ def compare_command(args: CompareFlags) -> None:
     have played.
 
     Differences are paired by task (Student's t over tasks, within datasets). The
-    p-values are also corrected for all rows of the table (Holm; * marks differences
-    that hold at 5 %). RESULTS are folders of runs, recordings or outcome tables.
+    p-values are also corrected for all rows of the table (Holm); the column `differ`
+    goes by these at 5 %. RESULTS are folders of runs, recordings or outcome tables.
     --first and --second name a model, or MODEL+EXPERT for a run with feedback
     (MODEL+EXPERT/KIND if an expert gave several kinds).
 
@@ -267,19 +244,21 @@ def compare_command(args: CompareFlags) -> None:
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
-    titles = ["n", args.first, args.second, "difference", "95 % interval", "p"]
-    table = plain_table(["tasks"], [*titles, f"p (Holm, {len(compared)})", "only first/second"])
-    for row in compared:
-        table.add_row(
-            row.group,
-            str(row.tasks),
-            f"{100 * row.first_rate:.1f} %",
-            f"{100 * row.second_rate:.1f} %",
-            *_difference(row.difference),
-            f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
-            "/".join(map(str, row.solved_by_one)),
-        )
-    print_in_parts(table, whole_lines())
+    print_table(
+        [
+            {
+                "tasks": row.group,
+                "n": str(row.tasks),
+                args.first: f"{100 * row.first_rate:.1f} %",
+                args.second: f"{100 * row.second_rate:.1f} %",
+                **_difference("difference", row.difference),
+                f"p (Holm, {len(compared)})": f"{row.p_holm:.3g}",
+                "differ": "yes" if row.p_holm <= ALPHA else "not shown",
+                "only first/second": "/".join(map(str, row.solved_by_one)),
+            }
+            for row in compared
+        ]
+    )
 
 
 # `histobench mint export`.
@@ -462,10 +441,9 @@ def grade_command(args: argparse.Namespace) -> int:
     if not (output / SAMPLE).exists():  # a person may be at work on it
         write_sample(output / SAMPLE, graded, flags.sample, seed=flags.seed)
     if not labels:
-        whole_lines().print(
+        open_terminal().print(
             f"Next: fill the column `label` of {output / SAMPLE}, then repeat with --labels to check the "
-            "graders against a person.",
-            soft_wrap=True,
+            "graders against a person."
         )
     return 0
 
@@ -485,27 +463,35 @@ def _keep(output: Path, graded: Sequence[Graded]) -> None:
 def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:
     from histobench.mint.rubric import pass_rates
 
-    rates = plain_table(["run", "grader"], ["answers", "passed", "95 % interval"])
-    for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items():
-        rates.add_row(run, name, str(n), f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}")
-    whole_lines().print(rates)
+    console = open_terminal()
+    rates = [
+        {
+            "run": run,
+            "grader": name,
+            "answers": str(n),
+            "passed": f"{100 * share:.1f} %",
+            "95 % interval": f"{100 * low:.1f} to {100 * high:.1f}",
+        }
+        for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items()
+    ]
+    print_table(rates, console, lead=2)
     ungraded = sum(row.grades[call["grader"]] is None for row in graded for call in row.calls)
     if ungraded:
-        whole_lines().print(f"{ungraded} replies gave no grade of the rubric and are left out")
+        console.print(f"{ungraded} replies gave no grade of the rubric and are left out")
     for problem in sorted({problem for row in graded for problem in row.problems})[:5]:
-        whole_lines().print(f"not graded: {problem}", soft_wrap=True)
-    if not found:
-        return
-    table = plain_table(["agreement of", "with"], ["answers", "same grade", "kappa", "95 % interval"])
+        console.print(f"not graded: {problem}")
+    rows = []
     for (first, second), agreement in found.items():
-        interval = agreement.interval
-        unknown = interval.low is None or interval.high is None
-        table.add_row(
-            second,
-            first,
-            str(agreement.n),
-            f"{100 * agreement.observed:.1f} %",
-            "-" if agreement.kappa is None else f"{agreement.kappa:.2f}",
-            interval.reason if unknown else f"{interval.low:.2f} to {interval.high:.2f}",
+        low, high = agreement.interval.low, agreement.interval.high
+        unknown = low is None or high is None
+        rows.append(
+            {
+                "agreement of": second,
+                "with": first,
+                "answers": str(agreement.n),
+                "same grade": f"{100 * agreement.observed:.1f} %",
+                "kappa": "-" if agreement.kappa is None else f"{agreement.kappa:.2f}",
+                "95 % interval": str(agreement.interval.reason) if unknown else f"{low:.2f} to {high:.2f}",
+            }
         )
-    whole_lines().print(table)
+    print_table(rows, console, lead=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from histobench.cli.flags import WEIGHTS
-from histobench.cli.terminal import count_of, print_columns, say
+from histobench.cli.terminal import count_of, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 from histobench.roi.encoders.encoder_catalogue import describe, markdown_table, rows
@@ -18,9 +18,9 @@ class ModelsFlags:
     """The flags of `models`."""
 
     action: str | None = option(
-        "show: print all facts of one encoder",
+        "show: print all facts of one encoder; list: all encoders (default)",
         default=None,
-        choices=("show",),
+        choices=("show", "list"),
         positional=True,
         metavar="show",
     )
@@ -63,14 +63,10 @@ def models_command(args: ModelsFlags) -> int:
 
 
 def _print_table(table: list[dict[str, str]]) -> None:
-    left_out = print_columns(
-        table, right=("dim", "params", "GFLOPs", "px"), drop=("outputs", "pinned", "license", "px")
-    )
+    print_table(table, drop=("outputs", "pinned", "license", "px"))
     present = sum(row["weights"] == "yes" for row in table)
     say(f"\n{count_of(len(table), 'encoder')}, weights of {present} on this machine.")
-    if left_out:
-        say(f"Not shown at this width: {', '.join(left_out)} (--json has everything).")
-    say("Details of one encoder: histobench models show NAME")
+    say("All columns: --json. Details of one encoder: histobench models show NAME")
 
 
 def _page(spec: EncoderSpec, weights: str | None) -> str:

@@ -83,7 +83,7 @@ def report_command(args: ReportFlags) -> int:
             **args.settings,
             on_progress=progress,
         )
-    console.print(f"Open in a browser: {page}", soft_wrap=True)
+    console.print(f"Open in a browser: {page}")
     return told_of_damage(Path(args.results))
 
 
@@ -149,7 +149,7 @@ def _serve(args: ServeFlags, results: Path, site: Path) -> None:
     cache: Cache = {}
 
     def say(text: str) -> None:
-        console.print(text, soft_wrap=True)
+        console.print(text)
 
     def build() -> None:
         build_site(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import DATA, WEIGHTS
-from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_overview
+from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_grid, print_overview
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 from histobench.roi.options import DataOptions
@@ -103,7 +103,7 @@ def robustness_command(args: RobustnessFlags) -> int:
                     problems[what] = f"{type(found).__name__}: {found} (--debug shows where)"
         failed += [labelled("failed", "red", f"{what}: {reason}") for what, reason in problems.items()]
     for line in failed:
-        console.print(line, soft_wrap=True)
+        console.print(line)
     if written:
         with Busy("comparing encoders"):
             tables = summarise(output)
@@ -112,14 +112,13 @@ def robustness_command(args: RobustnessFlags) -> int:
         print_tables(shown, console, verbose=args.verbose)
         if len(shown) < len(tables):
             console.print(f"Not shown here: {count_of(len(tables) - len(shown), 'table')} of other datasets.")
-        console.print(f"Details: --verbose, or {output / FILE}", soft_wrap=True)
+        console.print(f"Details: --verbose, or {output / FILE}")
     if not written:
         return USER_ERROR
     return PARTLY if failed else 0
 
 
 def _stress(args: RobustnessFlags) -> int:
-    from histobench.cli.compare import print_grid
     from histobench.cli.extract import display
     from histobench.roi.data.source import DatasetSource
     from histobench.roi.plan.stress import run_stress, stress_grid
@@ -140,13 +139,12 @@ def _stress(args: RobustnessFlags) -> int:
     )
     for report in reports:
         print_grid(stress_grid(report), console)
-        console.print(f"written: {report.path}", soft_wrap=True)
+        console.print(f"written: {report.path}")
     return 0
 
 
 def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose: bool = True) -> None:
     """Print one table per dataset and site column; `verbose`: with all notes."""
-    from histobench.cli.compare import print_grid
     from histobench.roi.comparison.robustness_tables import robustness_grid
     from histobench.roi.plan.summary import robustness_overview
 
@@ -156,11 +154,11 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose
         else:
             overview = robustness_overview(table)
             if table.reason:
-                console.print(overview.dataset, style="bold", soft_wrap=True)
+                console.print(overview.dataset, style="bold")
             else:
                 print_overview(overview, console)
             for remark in overview.remarks:
-                console.print(remark, soft_wrap=True)
+                console.print(remark)
             if overview.remarks:
                 console.print()
     if tables and not verbose:

@@ -16,8 +16,9 @@ from histobench.cli.terminal import (
     in_flags,
     open_terminal,
     print_answer,
-    print_columns,
+    print_grid,
     print_overview,
+    print_table,
     say,
 )
 from histobench.core.errors import HistobenchError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
     from histobench.roi.plan.planner import ExtractionEstimate
-    from histobench.work.engines import Engine
     from histobench.work.run_folder import RunFolder
 
 
@@ -92,71 +92,26 @@ def run_command(args: argparse.Namespace) -> int:
     console = open_terminal()
     if args.dry_run:
         return _print_dry_run(plan, console, keep_going=bool(args.skip_failed), engine=engine_of(args))
-    engine = chosen_engine(args, plan)
-    return carry_out(
-        plan,
-        console,
-        heading="Summary",
-        engine=engine,
-        retry_failed=bool(args.retry_failed),
-        keep_going=bool(args.skip_failed),
-        verbose=bool(args.verbose),
-    )
-
-
-def carry_out(
-    plan: Plan,
-    console: Console,
-    *,
-    heading: str,
-    engine: Engine | None = None,
-    retry_failed: bool = False,
-    keep_going: bool = False,
-    verbose: bool = False,
-) -> int:
-    """Run a plan, compute intervals, print the results and failures; the exit code."""
-    done = run_and_watch(
-        plan,
-        console,
-        heading=heading,
-        engine=engine,
-        retry_failed=retry_failed,
-        keep_going=keep_going,
-    )
-    if not done.outcome.finished:
-        console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}", soft_wrap=True)
-        return 0
-    return print_outcome(done, console, verbose=verbose)
-
-
-def run_and_watch(
-    plan: Plan,
-    console: Console,
-    *,
-    heading: str,
-    engine: Engine | None = None,
-    retry_failed: bool = False,
-    keep_going: bool = False,
-) -> BenchmarkOutcome:
-    """Run a plan and show what it is doing."""
     from histobench.cli.extract import display
     from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
 
+    engine = chosen_engine(args, plan)
     with Busy("reading datasets and checking encoders") as busy:
-        return run_benchmark(
+        shown = Display(
+            progress=display(), say=busy.update, before_extraction=busy.stop, after_extraction=busy.start
+        )
+        done = run_benchmark(
             plan,
             engine=engine,
-            retry_failed=retry_failed,
-            keep_going=keep_going,
-            display=Display(
-                progress=display(),
-                say=busy.update,
-                before_extraction=busy.stop,
-                after_extraction=busy.start,
-            ),
-            heading=heading,
+            retry_failed=bool(args.retry_failed),
+            keep_going=bool(args.skip_failed),
+            display=shown,
         )
+    if not done.outcome.finished:
+        console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}")
+        return 0
+    return print_outcome(done, console, verbose=bool(args.verbose))
 
 
 def print_outcome(done: BenchmarkOutcome, console: Console, *, verbose: bool = False) -> int:
@@ -169,27 +124,26 @@ def print_outcome(done: BenchmarkOutcome, console: Console, *, verbose: bool = F
     shown = tables_shown(done)
     found, hidden = shown.overviews, shown.hidden
     for line in outcome.splits:
-        console.print(line, soft_wrap=True)
+        console.print(line)
     for overview in found:
         print_overview(overview, console)
         for remark in overview.remarks:
-            console.print(remark, soft_wrap=True)
+            console.print(remark)
     for problem in done.not_compared:
-        console.print(f"not compared: {problem}", soft_wrap=True)
+        console.print(f"not compared: {problem}")
     _print_failures(outcome, console)
     if found:
         for line in explanations(found, hidden):
-            console.print(line, soft_wrap=True)
+            console.print(line)
     if shown.answer:
         print_answer(shown.answer, console)
     if done.summary is not None:
-        console.print(f"Details: --verbose, or {done.summary}", soft_wrap=True)
-    console.print(f"Next: {_next_step(outcome, found)}", soft_wrap=True, style="bold")
+        console.print(f"Details: --verbose, or {done.summary}")
+    console.print(f"Next: {_next_step(outcome, found)}", style="bold")
     return 0 if outcome.has_results and not outcome.failures else USER_ERROR
 
 
 def _print_details(done: BenchmarkOutcome, console: Console) -> None:
-    from histobench.cli.compare import print_grid
     from histobench.cli.robustness import print_tables
     from histobench.roi.comparison.grids import ranked_grids
     from histobench.roi.comparison.splits_compared import split_grid
@@ -285,9 +239,9 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
     for (reason, names), alike in tasks.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         said = f"skipped: {', '.join(alike)} of {', '.join(names[:_NAMED])}{more}: {reason}"
-        console.print(in_flags(said), soft_wrap=True)
+        console.print(in_flags(said))
     for failure in outcome.failures:
-        console.print(in_flags(f"FAILED: {failure.job}: {failure.reason}"), soft_wrap=True, style="red")
+        console.print(in_flags(f"FAILED: {failure.job}: {failure.reason}"), style="red")
     console.print(
         f"{count_of(outcome.evaluated, 'task')} done, {outcome.unchanged} done before, "
         f"{len(outcome.failures)} failed"
@@ -315,7 +269,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         check_patients(plan, datasets)
         jobs = with_measured(plan, extraction_estimates(plan, datasets, device), device)
     for dataset in datasets.values():
-        console.print(dataset.name, style="bold", soft_wrap=True)
+        console.print(dataset.name, style="bold")
         print_split_counts(dataset)
         console.print()
     tasks = dict.fromkeys(task for dataset in datasets.values() for task in tasks_for(plan, dataset))
@@ -325,25 +279,23 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     for task in filter(tasks.__contains__, ON_IMAGES):
         known = any(job.seconds for job in jobs)
         cost = f"about {_duration(parts[task])} on a typical {device}" if known else "its cost is not known"
-        console.print(f"{task}: {cost}; no features are stored", soft_wrap=True)
+        console.print(f"{task}: {cost}; no features are stored")
     unknown = len({job.encoder for job in jobs if job.seconds is None})
     console.print(
         f"in all about {_duration(sum(parts.values()))} from empty caches ("
         + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items() if seconds)
         + ")"
-        + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else ""),
-        soft_wrap=True,
+        + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else "")
     )
     if engine != "local":
         on_device = sum(seconds for part, seconds in parts.items() if part in ("features", *ON_IMAGES))
         _print_units(plan, datasets, on_device, console)
     console.print(
-        f"tasks: {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
-        soft_wrap=True,
+        f"tasks: {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}"
     )
     for name, why in missing.items():
         if why:
-            console.print(f"left out: {name}: {why}", soft_wrap=True)
+            console.print(f"left out: {name}: {why}")
     console.print("Next: repeat the command without --dry-run", style="bold")
     return USER_ERROR if any(missing.values()) else 0
 
@@ -352,7 +304,7 @@ def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: s
     """What the features of each encoder cost."""
     from histobench.roi.encoders.own_name import is_computed, label_of
 
-    print_columns(
+    print_table(
         [
             {
                 "dataset": job.dataset.name,
@@ -362,18 +314,16 @@ def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: s
                 "extraction": "?" if job.seconds is None else _duration(job.seconds),
             }
             for job in jobs
-        ],
-        right=("images", "features", "extraction"),
+        ]
     )
     others = [label_of(name) for name in plan.encoders if not is_computed(name)]
     if others:
-        console.print(f"features that are not computed from images: {', '.join(others)}", soft_wrap=True)
+        console.print(f"features that are not computed from images: {', '.join(others)}")
     total = sum(job.seconds or 0.0 for job in jobs)
     disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(
         f"{count_of(len(jobs), 'extraction')}: about {_duration(total)} on a typical {device} and "
-        f"{disk:.0f} MB of features",
-        soft_wrap=True,
+        f"{disk:.0f} MB of features"
     )
 
 
@@ -390,8 +340,7 @@ def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, co
     console.print(
         f"units of work: {listed}; also shards of {SHARD_IMAGES} images ({CPU_SHARD_IMAGES} on a CPU): "
         f"{images} images are {-(-images // SHARD_IMAGES)} or more per encoder; "
-        f"{seconds / 3600:.1f} GPU hours in total",
-        soft_wrap=True,
+        f"{seconds / 3600:.1f} GPU hours in total"
     )
 
 
@@ -432,7 +381,7 @@ def status_command(args: ReadsResults) -> int:
     status = status_of(results, folder)
     console = open_terminal()
     used = [state for state in STATES if status.states[state]]
-    print_columns(
+    print_table(
         [
             {
                 "dataset": cell.dataset,
@@ -440,29 +389,28 @@ def status_command(args: ReadsResults) -> int:
                 **{state: str(cell.states[state] or "-") for state in used},
             }
             for cell in status.cells
-        ],
-        right=STATES,
+        ]
     )
     counts_text = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
-    console.print(f"{status.folder.name} (--engine {status.engine}): {counts_text}", soft_wrap=True)
+    console.print(f"{status.folder.name} (--engine {status.engine}): {counts_text}")
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
-        console.print(f"at work: {hosts}", soft_wrap=True)
+        console.print(f"at work: {hosts}")
     jobs = queued(folder) if folder else {}
     if jobs:
         counts_text = ", ".join(f"{count} {name}" for name, count in jobs.items())
-        console.print(f"Slurm tasks queued or running: {counts_text}", soft_wrap=True)
+        console.print(f"Slurm tasks queued or running: {counts_text}")
     if status.images_per_second is not None:
         console.print(f"{status.images} images computed, {status.images_per_second:.1f} images/s per worker")
     if status.seconds_left is not None:
         console.print(f"about {status.seconds_left / 60:.1f} min left at the pace so far")
     for text in status.hung:
-        console.print(text, soft_wrap=True)
+        console.print(text)
     for reason, count in sorted(status.not_staged.items()):
-        console.print(f"{count} units read images where they are: {reason}", soft_wrap=True)
+        console.print(f"{count} units read images where they are: {reason}")
     for cell in status.cells:
         for reason in cell.reasons:
-            console.print(f"FAILED: {cell.dataset} x {cell.encoder}: {reason}", soft_wrap=True)
+            console.print(f"FAILED: {cell.dataset} x {cell.encoder}: {reason}")
     for log in status.logs:
-        console.print(f"log: {log}", soft_wrap=True)
+        console.print(f"log: {log}")
     return 0

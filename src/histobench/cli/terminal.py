@@ -14,17 +14,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
-    from rich.table import Table
     from rich.text import Text
 
-    from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
+    from histobench.roi.comparison.grids import Grid
+    from histobench.roi.plan.plan_outcome import Overview, OverviewCell
 
 
 # Messages name parameters; the command line shows them as flags: `group_regex` is --group-regex.
@@ -69,15 +69,23 @@ def say(text: object = "", *, error: bool = False, end: str = "\n") -> None:
     print(shown(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
-def open_terminal(*, error: bool = False, width: int | None = None, soft_wrap: bool = False) -> Console:
-    """A console for tables, styles and progress, on standard output or standard error."""
+def open_terminal(*, error: bool = False) -> Console:
+    """A console for tables, styles and progress, on standard output or standard error.
+
+    Lines are not broken: a path can be copied. Tables fit the width.
+    """
     from collections.abc import Iterable
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.text import Text
 
     class Terminal(Console):
         """Writes out control characters in whatever is rendered, down to the cells of tables."""
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            is_text = all(isinstance(each, str | Text) for each in objects)
+            super().print(*objects, **{"soft_wrap": is_text, **options})
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -85,9 +93,8 @@ def open_terminal(*, error: bool = False, width: int | None = None, soft_wrap: b
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=shown(segment.text))
 
-    return Terminal(
-        stderr=error, width=width, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False
-    )
+    width = None if error else width_of_output()
+    return Terminal(stderr=error, width=width, markup=False, emoji=False, highlight=False)
 
 
 def count_of(number: int, noun: str) -> str:
@@ -100,15 +107,16 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def with_bounds(value: float | None, low: float | None, high: float | None) -> str:
-    """A value with the bounds of its interval, where it has some.
+def with_bounds(value: float | None, low: float | None, high: float | None, *, mark: str = "") -> str:
+    """A value with its mark and the bounds of its interval, where it has some.
 
     >>> with_bounds(0.95, 0.9, 0.98), with_bounds(0.95, None, None), with_bounds(None, None, None)
     ('0.950 [0.900, 0.980]', '0.950', '-')
     """
     if value is None:
         return "-"
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{value:.3f}{mark}{interval}"
 
 
 def labelled(label: str, style: str, text: object) -> Text:
@@ -118,186 +126,177 @@ def labelled(label: str, style: str, text: object) -> Text:
     return Text.assemble((label, style), in_flags(f" {text}"))
 
 
-# Tables as wide as the terminal, and what is shown while something takes long.
+# One table for every command, as wide as the terminal.
 
-#: Characters of a line in a file or a pipe, which have no width.
-WIDTH = 140
+#: Characters of a line in a file or a pipe, which have no width: lines stay whole.
+WIDTH = 2000
 #: Seconds after which a command says what it is doing.
 PATIENCE = 2.0
+#: The zero of a bound such as 0.95, which narrow tables leave out.
+_ZERO = re.compile(r"(?<=[\[, -])0(?=\.\d)")
+_NUMBER = re.compile(r"[-+<>(\[]*\.?\d.*|[-?]?", re.DOTALL)
+_LEAST_NAME = 8
 
 
-def width_of_output() -> int | None:
-    """Characters of a line: what COLUMNS says, else the terminal's; None for a file or a pipe."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def width_of_output() -> int:
+    """Characters of a line: what COLUMNS says, else the terminal's; many for a file or a pipe."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
-def whole_lines() -> Console:
-    """Standard output; in a file or a pipe without a width lines are not broken at 80 characters."""
-    return open_terminal(width=width_of_output() or WIDTH)
+def print_table(
+    rows: Sequence[Mapping[str, str]],
+    console: Console | None = None,
+    *,
+    title: str = "",
+    lead: int = 1,
+    below: str = "",
+    drop: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Print rows below their headings within the width of the terminal, and notes below them.
 
-
-def print_columns(
-    rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = (), drop: Sequence[str] = ()
-) -> list[str]:
-    """Print rows below their headings; returns the columns of `drop` that were left out to fit the width.
-
-    Columns are left out in the order of `drop`; if that is not enough, the last column is cut.
+    Columns without any text are left out. A table that is too wide shortens its intervals, then puts them on
+    a second line, and the column `below` under the first one; then it leaves out columns of `drop` and names
+    them; columns that still do not fit follow below, after the first `lead` columns again.
     """
-    from rich.cells import cell_len, set_cell_size
-
-    width = width_of_output()
-    columns = list(rows[0]) if rows else []
-    texts = [{column: shown(row[column]) for column in columns} for row in rows]
-    wide = {column: max(map(cell_len, (column, *(row[column] for row in texts)))) for column in columns}
-    dropped: list[str] = []
-    for column in drop:
-        if width is None or sum(wide[each] + 2 for each in columns) - 2 <= width:
-            break
-        columns.remove(column)
-        dropped.append(column)
-    for row in ({column: column for column in columns}, *texts):
-        cells = []
-        for column in columns:
-            space = " " * (wide[column] - cell_len(row[column]))
-            cells.append(space + row[column] if column in right else row[column] + space)
-        line = "  ".join(cells).rstrip()
-        if width is not None and cell_len(line) > width:
-            line = set_cell_size(line, width - 3) + "..."
-        say(line)
-    return dropped
-
-
-def plain_table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """A table without lines: columns of texts, then columns of numbers, aligned to the right."""
+    from rich.cells import cell_len
+    from rich.padding import Padding
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for title in texts:
-        table.add_column(title)
-    for title in numbers:
-        table.add_column(title, justify="right")
-    return table
+    console = console or open_terminal()
+    if not rows:
+        return
+    if title:
+        console.print(title, style="bold")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    found = {name: [shown(row.get(name, "")) for row in rows] for name in names}
+    found = {name: cells for place, (name, cells) in enumerate(found.items()) if place < lead or any(cells)}
+    for form, gap in (("whole", 2), ("short", 2), ("short", 1), ("stacked", 1)):
+        if form == "stacked" and below in found:
+            under, (first, top) = found.pop(below), next(iter(found.items()))
+            joined = [f"{text}\n{more}".strip() for text, more in zip(top, under, strict=True)]
+            found = {f"{first}\n{below}": joined} | {k: v for k, v in found.items() if k != first}
+        columns = [
+            [text if place < lead else _in_form(text, form) for text in (name, *cells)]
+            for place, (name, cells) in enumerate(found.items())
+        ]
+        if form == "stacked" and not any("\n" in text for _, *cells in columns for text in cells):
+            gap = 2
+        wide = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+        if sum(wide) + gap * (len(wide) - 1) <= console.width:
+            break
+    dropped: list[str] = []
+    kept = list(range(len(columns)))
+    for name in drop:
+        if sum(wide[place] + gap for place in kept) - gap > console.width:
+            kept.remove(list(found).index(name))
+            dropped.append(name)
+    for part in parts_that_fit(wide, console.width, places=kept, lead=lead, gap=gap):
+        view = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+        for place in part:
+            number = place >= lead and all(map(_NUMBER.fullmatch, columns[place][1:]))
+            view.add_column(
+                columns[place][0],
+                justify="right" if number else "left",
+                no_wrap=place >= lead,
+                overflow="fold",
+            )
+        for row in range(len(rows)):
+            view.add_row(*(_styled(columns[place][row + 1]) for place in part))
+        console.print(view)
+    if dropped:
+        console.print(f"Not shown at this width: {', '.join(dropped)}.")
+    for note in notes:
+        console.print(Padding(note, (0, 0, 0, 2), expand=False))
 
 
-def parts_that_fit(wide: Sequence[int], width: int, *, lead: int = 1, gap: int = 2) -> list[list[int]]:
-    """The columns of each of the tables that a table is printed as, for columns that are `wide`.
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print a table that files show, too, with its notes."""
+    rows = [dict(zip(grid.header, row, strict=True)) for row in grid.rows]
+    lead = 1 + (grid.header.index("encoder") if "encoder" in grid.header else 0)
+    print_table(rows, console, title=grid.title, lead=lead, notes=grid.notes)
+    console.print()
 
-    The first `lead` columns are in each of them; `gap` is between two columns.
 
-    >>> parts_that_fit([3, 40, 40], 100), parts_that_fit([3, 40, 40], 80)
+def parts_that_fit(
+    wide: Sequence[int], width: int, *, places: Sequence[int], lead: int = 1, gap: int = 2
+) -> list[list[int]]:
+    """The columns of each block that a table is printed as, for columns that are `wide`.
+
+    >>> parts_that_fit([3, 40, 40], 100, places=[0, 1, 2]), parts_that_fit([3, 40, 40], 80, places=[0, 1, 2])
     ([[0, 1, 2]], [[0, 1], [0, 2]])
     """
-    parts = [list(range(lead))]
-    for place in range(lead, len(wide)):
-        used = sum(wide[k] + gap for k in (*parts[-1], place)) - gap
+    first, others = list(places[:lead]), places[lead:]
+    widest = max((wide[place] for place in others), default=0)
+    # Names are folded only where no number could stand beside them.
+    names = min(sum(wide[k] + gap for k in first), max(width - widest, _LEAST_NAME))
+    parts = [list(first)]
+    for place in others:
+        used = names + sum(wide[k] + gap for k in (*parts[-1][lead:], place)) - gap
         if used > width and len(parts[-1]) > lead:
-            parts.append(list(range(lead)))
+            parts.append(list(first))
         parts[-1].append(place)
     return parts
 
 
-def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
-    """Print a table; columns that do not fit follow below, after the first `lead` columns again.
+def _in_form(text: str, form: str) -> str:
+    """A cell or heading with its interval.
 
-    Columns without any text are left out.
+    >>> [_in_form("0.951* [0.932, 0.968]", form) for form in ("whole", "short", "stacked")]
+    ['0.951* [0.932, 0.968]', '0.951* [.932,.968]', '0.951*\\n[.932,.968]']
     """
-    from rich.cells import cell_len
-    from rich.table import Table
-
-    texts = [[str(cell) for cell in column.cells] for column in table.columns]
-    wide = [
-        max(map(cell_len, (str(column.header), *cells)))
-        for column, cells in zip(table.columns, texts, strict=True)
-    ]
-    shown = [place for place in range(len(wide)) if place < lead or any(texts[place])]
-    parts = parts_that_fit([wide[place] for place in shown], console.width, lead=lead)
-    for part in parts:
-        places = [shown[place] for place in part]
-        view = Table(box=None, pad_edge=False)
-        for place in places:
-            view.add_column(table.columns[place].header, justify=table.columns[place].justify)
-        for row in zip(*(texts[place] for place in places), strict=True):
-            view.add_row(*row)
-        console.print(view)
+    value, bracket, interval = text.partition(" [")
+    if form == "whole" or not bracket:
+        return text
+    between = "\n" if form == "stacked" or not _NUMBER.fullmatch(value) else " "
+    return value + between + _ZERO.sub("", f"[{interval}").replace(", ", ",")
 
 
-# Encoders x tasks in as many columns as the terminal has.
-
-_GAP = 1
-
-
-def print_overview(overview: Overview, console: Console, *, what: str = "encoder") -> None:
-    """Print encoders as rows and tasks as columns; columns that do not fit follow in a further table."""
-    from rich.table import Table
+def _styled(cell: str) -> Text:
+    """A cell with its mark in bold, and its second line dim."""
     from rich.text import Text
 
+    value, _, below = cell.partition("\n")
+    marked = value.partition(" ")[0].endswith("*")
+    return Text.assemble((value, "bold" if marked else ""), ("\n" + below if below else "", "dim"))
+
+
+def print_overview(overview: Overview, console: Console) -> None:
+    """Print encoders as rows and tasks as columns."""
     groups = overview.n_groups
     counted = f": {overview.n_images:,} test images" if overview.n_images else ""
     counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
-    console.print(Text.assemble((overview.dataset or "results", "bold"), counted), soft_wrap=True)
-    costs = overview.costs
-    for number, (columns, long) in enumerate(_blocks(overview, console.width)):
-        speed = "params, speed" if costs and number == 0 else ""
-        details = any(column.detail for column in columns) or (speed and not long)
-        second = "\n" if details else ""
-        view = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-        view.add_column(f"{what}{second}{'' if long else speed}", no_wrap=True)
-        for column in columns:
-            view.add_column(f"{column.task}{second}{column.detail}", no_wrap=True)
-        if long and speed:
-            view.add_column(f"{speed}{second}", no_wrap=True)
-        for name in overview.encoders:
-            cost = costs.get(name, "") if speed else ""
-            cells = [_cell_text(column.cells.get(name), long=long) for column in columns]
-            lead = Text(name) if long else Text.assemble(name, "\n", (cost, "dim"))
-            view.add_row(lead, *cells, *([Text(cost)] if long and speed else []))
-        console.print(view)
+    rows = [
+        {
+            "encoder": name,
+            **{
+                f"{column.task}\n{column.detail}".strip(): _value(column.cells.get(name))
+                for column in overview.columns
+            },
+            "params, speed": overview.costs.get(name, ""),
+        }
+        for name in overview.encoders
+    ]
+    title = f"{overview.dataset or 'results'}{counted}"
+    print_table(rows, console, title=title, below="params, speed")
     console.print()
+
+
+def _value(cell: OverviewCell | None) -> str:
+    if cell is None or cell.value is None:
+        return "-"
+    return with_bounds(cell.value, cell.low, cell.high, mark=cell.mark)
 
 
 def print_answer(text: str, console: Console) -> None:
     """Print which encoders may be the best."""
-    console.print(f"Answer: {text}", style="bold")
+    console.print(f"Answer: {text}", style="bold", soft_wrap=False)
 
 
-def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:
-    """The columns of each table, and whether value and interval of a cell are on one line."""
-    names = max(map(len, (*overview.encoders, "encoder")))
-    costs = max(map(len, ("params, speed", *overview.costs.values()))) if overview.costs else 0
-
-    def wide(column: OverviewColumn, *, long: bool) -> int:
-        cells = [_cell_text(column.cells.get(name), long=long).plain for name in overview.encoders]
-        lines = [line for cell in cells for line in cell.split("\n")]
-        return _GAP + max(map(len, (column.task, column.detail, *lines)))
-
-    def fits(columns: Sequence[OverviewColumn], *, long: bool) -> bool:
-        lead = names + (costs and costs + _GAP) if long else max(names, costs)
-        return lead + sum(wide(column, long=long) for column in columns) <= width
-
-    if fits(overview.columns, long=True):
-        return [(list(overview.columns), True)]
-    widths = [max(names, costs), *(wide(column, long=False) for column in overview.columns)]
-    blocks = [[overview.columns[k - 1] for k in part[1:]] for part in parts_that_fit(widths, width, gap=0)]
-    return [(block, fits(block, long=True)) for block in blocks]
-
-
-def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
-    """`0.951* [0.932, 0.968]`, or on two lines `0.951*` and `[.932,.968]`."""
-    from rich.text import Text
-
-    if cell is None or cell.value is None:
-        return Text("-")
-    value = f"{cell.value:.3f}{cell.mark}"
-    style = "bold" if cell.mark else ""  # a mark needs a test
-    if cell.low is None or cell.high is None:
-        return Text(value, style=style)
-    if long:
-        return Text.assemble((value, style), f" [{cell.low:.3f}, {cell.high:.3f}]")
-    low, high = (f"{bound:.3f}".replace("0.", ".", 1) for bound in (cell.low, cell.high))
-    return Text.assemble((value, style), "\n", (f"[{low},{high}]", "dim"))
+# What is shown while something takes long.
 
 
 @contextmanager
@@ -325,6 +324,7 @@ class Busy:
         console = open_terminal(error=True)
         self._status = console.status(_plain(text)) if console.is_terminal else None
         self._text = text
+        self._printed = ""
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
@@ -359,9 +359,14 @@ class Busy:
     def _watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = threading.Timer(PATIENCE, say, (f"{self._text} ...",), {"error": True})
+        self._timer = threading.Timer(PATIENCE, self._print)
         self._timer.daemon = True
         self._timer.start()
+
+    def _print(self) -> None:
+        if self._text != self._printed:
+            say(f"{self._text} ...", error=True)
+        self._printed = self._text
 
 
 def _plain(text: str) -> Text:

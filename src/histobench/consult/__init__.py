@@ -4,7 +4,7 @@
 >>> study = hb.consult.prepare("crc.csv", ["uni_v1", "efficientnet-lite0", "random-vit"])  # doctest: +SKIP
 >>> hb.consult.run(study, "policy:reader")  # doctest: +SKIP
 >>> hb.consult.run(study, "openai:gpt-4o-mini", arms=["none", "strong"], max_cost=5)  # doctest: +SKIP
->>> hb.consult.compare(study, "gpt-4o-mini", "policy-reader")  # doctest: +SKIP
+>>> hb.consult.open_runs(study).compare("gpt-4o-mini", "policy-reader")  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -14,29 +14,23 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "ConsultRuns",
     "Study",
-    "compare",
-    "contrasts",
     "open_runs",
     "open_study",
     "policies",
     "prepare",
     "register",
     "run",
-    "table",
 ]
 
 if TYPE_CHECKING:
     from histobench.consult.consult_runs import (
         ConsultRuns,
-        compare,
-        contrasts,
         open_runs,
         open_study,
         policies,
         prepare,
         register,
         run,
-        table,
     )
     from histobench.consult.study import Study
 

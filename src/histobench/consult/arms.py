@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from histobench.consult.study_plan import ROLES
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.text import listed
 
 Floats = NDArray[np.float64]
 #: A probability of 0 has no logarithm.
@@ -67,11 +68,10 @@ class Selection:
 
 
 def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: int = 0) -> Selection:
-    """`count` of the rows: half from the `wrong` ones (all if fewer), as even over classes as can be.
+    """Select `count` rows: half from the `wrong` ones (all if fewer), as even over classes as possible.
 
     Within each half and class the draw is simple random sampling. Places that cannot be shared evenly go to
-    classes by lot, so that no row has the chance 0; the chance is taken over that lot, too, which makes the
-    weights 1 / probability unbiased.
+    classes by lot, and the probability accounts for that lot: weights 1 / probability are unbiased.
 
     >>> labels, wrong = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 0, 0, 0], dtype=bool)
     >>> chosen = select_cases(labels, wrong, count=3)
@@ -82,16 +82,16 @@ def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: in
     right = int((~wrong).sum())
     from_wrong = min(int(wrong.sum()), max(count // 2, count - right))
     parts = [
-        _draw(np.flatnonzero(wrong), labels, from_wrong, generator),
-        _draw(np.flatnonzero(~wrong), labels, min(count - from_wrong, right), generator),
+        *_draw(np.flatnonzero(wrong), labels, from_wrong, generator),
+        *_draw(np.flatnonzero(~wrong), labels, min(count - from_wrong, right), generator),
     ]
-    rows = np.concatenate([part.rows for part in parts])
+    rows, probability = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(rows)
-    return Selection(rows[order], np.concatenate([part.probability for part in parts])[order])
+    return Selection(rows[order], probability[order])
 
 
 def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
-    """How many of each class everybody gets for certain, and which classes draw lots for one place more.
+    """Return how many of each class are certain, and which classes draw lots for one place more.
 
     >>> even_shares(np.array([1, 5, 5]), 6)
     (array([1, 2, 2]), array([1, 2]))
@@ -107,9 +107,12 @@ def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
         left -= step * len(waiting)
 
 
-def _draw(pool: Ints, labels: Ints, count: int, generator: np.random.Generator) -> Selection:
-    if not len(pool) or count <= 0:
-        return Selection(np.zeros(0, dtype=np.int64), np.zeros(0))
+def _draw(
+    pool: Ints, labels: Ints, count: int, generator: np.random.Generator
+) -> Iterator[tuple[Ints, Floats]]:
+    """Yield the chosen rows of each class with their probabilities."""
+    if not count:
+        return
     classes, sizes = np.unique(labels[pool], return_counts=True)
     certain, waiting = even_shares(sizes, count)
     left = min(count, len(pool)) - int(certain.sum())
@@ -117,13 +120,10 @@ def _draw(pool: Ints, labels: Ints, count: int, generator: np.random.Generator) 
     if left:
         expected[waiting] += left / len(waiting)
         certain[generator.choice(waiting, size=left, replace=False)] += 1
-    rows: list[Ints] = []
-    chances: list[Floats] = []
     for label, size, places, mean in zip(classes, sizes, certain, expected, strict=True):
         members = pool[labels[pool] == label]
-        rows.append(np.sort(generator.choice(members, size=int(places), replace=False)))
-        chances.append(np.full(int(places), mean / size))
-    return Selection(np.concatenate(rows), np.concatenate(chances))
+        rows = np.sort(generator.choice(members, size=int(places), replace=False))
+        yield rows, np.full(int(places), mean / size)
 
 
 #: arm -> what the encoder tools do.
@@ -158,28 +158,33 @@ ABOVE_CHANCE = 0.05
 
 @dataclass(frozen=True)
 class ArmPlan:
-    """What each case is shown in one arm.
-
-    `role` is the encoder that answers, `source` the case whose answers are shown, `probabilities` what
-    `predict` says and `order` its classes from the first to the last, `manipulated` whether the arm did
-    something to this very case.
-    """
+    """What each case is shown in one arm."""
 
     arm: str
-    role: str
-    source: Ints  # [n]
-    probabilities: Floats  # [n, c]
-    order: Ints  # [n, c]
-    manipulated: NDArray[np.bool_]  # [n]
+    role: str  # of the encoder that answers
+    source: Ints  # [n], the case whose answers are shown
+    probabilities: Floats  # [n, c], what `predict` says
+    order: Ints  # [n, c], its classes from the first to the last
+    manipulated: NDArray[np.bool_]  # [n], whether the arm changed the answers of this case
 
     @property
     def tool_class(self) -> Ints:
-        """T: the first class of `predict`."""
         return self.order[:, 0]
 
 
+def named_arms(text: str, known: Collection[str]) -> list[str]:
+    """Return the arms of a comma-separated list, each once; all of them must be known."""
+    arms = list(dict.fromkeys(listed(text)))
+    if not arms:
+        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong,weak,random")
+    for arm in arms:
+        if arm not in known:
+            raise HistobenchError(f"unknown arm {arm!r}; {did_you_mean(arm, known)}")
+    return arms
+
+
 def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
-    """The arms that a list names; `default` and `all` leave out what these encoders do not allow.
+    """Return the arms that a list names; `default` and `all` leave out what these encoders do not allow.
 
     >>> parse_arms("none,strong", ["strong"])
     ['none', 'strong']
@@ -189,17 +194,13 @@ def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
     if text.strip() in ("all", "default"):
         offered = ARMS if text.strip() == "all" else DEFAULT_ARMS
         return [arm for arm in offered if needs(arm, roles) <= set(roles)]
-    arms = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    arms = named_arms(text, ARMS)
     for arm in arms:
-        if arm not in ARMS:
-            raise HistobenchError(f"unknown arm {arm!r}; {did_you_mean(arm, ARMS)}")
         if missing := needs(arm, roles) - set(roles):
             raise HistobenchError(
                 f"the arm {arm} needs a {' and a '.join(sorted(missing))} encoder; "
                 "give `encoders` STRONG,WEAK,random-vit"
             )
-    if not arms:
-        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong,weak,random")
     return arms
 
 
@@ -247,7 +248,7 @@ def case_of(episode: str) -> str:
 
 
 def draw_sequences(n_cases: int, *, count: int, length: int, seed: int = 0) -> list[Ints]:
-    """Places of cases, `count` orders of at most `length`; cases come again only after all have come.
+    """Draw `count` orders of at most `length` cases; a case comes again only after all have come.
 
     >>> [len(order) for order in draw_sequences(10, count=3, length=4)]
     [4, 4, 4]
@@ -265,14 +266,18 @@ def draw_sequences(n_cases: int, *, count: int, length: int, seed: int = 0) -> l
 
 
 def steps_of(arm: str, sequences: Sequence[Sequence[str]], replaced_by: str) -> list[Step]:
-    """Every step of every sequence in a sequence arm, those of one position together."""
-    steps = []
-    for position in range(max(map(len, sequences), default=0)):
-        for number, cases in enumerate(sequences):
-            if position < len(cases):
-                late = position >= change_of(len(cases)) and arm == "sequence"
-                steps.append(Step(number, position, cases[position], replaced_by if late else "strong"))
-    return steps
+    """Return every step of every sequence in a sequence arm, those of one position together."""
+    steps = [
+        Step(
+            number,
+            position,
+            case,
+            replaced_by if arm == "sequence" and position >= change_of(len(cases)) else "strong",
+        )
+        for number, cases in enumerate(sequences)
+        for position, case in enumerate(cases)
+    ]
+    return sorted(steps, key=lambda step: step.position)
 
 
 def change_of(length: int) -> int:
@@ -281,10 +286,9 @@ def change_of(length: int) -> int:
 
 
 def random_order(labels: Sequence[str] | Ints, *, seed: int = 0) -> Ints:
-    """A random order of cases of which every beginning has the classes in their shares.
+    """Return a random order of cases of which every beginning is a sample stratified by class.
 
-    The k-th of the n cases of a class, in random order, stands at (k + u) / n with one uniform u for the
-    class. Each case's place is then uniform, so that a beginning is a random sample.
+    The k-th of the n cases of a class, in random order, is at (k + u) / n with one uniform u for the class.
 
     >>> order = random_order(["a", "b"] * 4)
     >>> sorted(np.asarray(["a", "b"] * 4)[order[:2]].tolist())
@@ -325,11 +329,7 @@ def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed:
 
 
 def derangement(n: int, generator: np.random.Generator) -> Ints:
-    """For each case another one, every case once; a single case has no other.
-
-    The next one in a random circle: no case keeps its own answers, and which it gets does not depend on what
-    they are.
-    """
+    """Return for each case another one, every case once: the next one in a random circle."""
     circle = generator.permutation(n)
     source = np.empty(n, dtype=np.int64)
     source[circle] = np.roll(circle, 1)

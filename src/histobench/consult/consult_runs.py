@@ -6,40 +6,31 @@ import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from histobench.consult.arms import parse_arms
 from histobench.consult.findings import StudyFindings, findings_of
 from histobench.consult.playing import play
+from histobench.consult.preparing import plan_study
 from histobench.consult.preparing import prepare as prepare_study
-from histobench.consult.reference_agents import KIND, RULES
-from histobench.consult.study import RUNS, Study, read_contrasts, register_contrasts
+from histobench.consult.reference_agents import POLICIES
+from histobench.consult.study import KIND, RUNS, Study, read_contrasts, register_contrasts
 from histobench.consult.study import open_study as read_study
-from histobench.consult.study_plan import ConsultRun, StudyPlan, assign_roles, extraction_options
+from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, study_options
 from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.files import check_writable
-from histobench.core.records import checked, from_values, options_of, unknown_key, values_from
+from histobench.core.records import checked, from_values, unknown_key, values_from
 from histobench.core.renamed import Renamed, renamed_parameters
 from histobench.core.text import listed
 from histobench.mint.runs.play import no_display
 from histobench.mint.runs.run_options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import load_dataset
-from histobench.roi.options import Settings
+from histobench.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from histobench.mint.runs.episode_queue import RunOutcome
-
-
-class LoadedDataset(Protocol):
-    """What `histobench.load_dataset` returns."""
-
-    @property
-    def _roi(self) -> RoiDataset:
-        """The images and their splits."""
-        ...
 
 
 class ConsultRuns:
@@ -57,6 +48,11 @@ class ConsultRuns:
         All numbers, as objects.
     agents : list of str
         The agents by their names in tables, reference agents last.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.consult.open_runs("study").to_frame()  # doctest: +SKIP
     """
 
     def __init__(self, study: Study, folder: str | Path, outcome: RunOutcome | None = None) -> None:
@@ -64,12 +60,10 @@ class ConsultRuns:
 
     @cached_property
     def findings(self) -> StudyFindings:
-        """All numbers, as objects."""
         return findings_of(self.study.folder, runs=self.folder)
 
     @property
     def agents(self) -> list[str]:
-        """The agents by their names in tables, reference agents last."""
         return self.findings.agents
 
     table = Renamed("to_frame")
@@ -84,21 +78,12 @@ class ConsultRuns:
             "final" is the accuracy of the final answer, "u_right" and "u_wrong" how often the tool is
             followed when it is right and when it is wrong, "discrimination" their difference.
         """
-        import pandas as pd
-
-        lines = self.findings.lines()
-        rows: list[tuple[Any, ...]] = [
-            (line.agent, line.arm, name, found.value, found.interval.low, found.interval.high, line.cases)
-            for line in lines
-            for name, found in line.estimates.items()
-        ]
-        rows += [
-            (line.agent, line.arm, name, value, None, None, line.cases)
-            for line in lines
-            for name, value in line.plain.items()
-        ]
-        frame = pd.DataFrame(rows, columns=["agent", "arm", "measure", "value", "low", "high", "cases"])
-        return frame.astype({"value": float, "low": float, "high": float})
+        rows: list[Any] = []
+        for line in self.findings.lines():
+            values = {name: (each.value, *_bounds(each.interval)) for name, each in line.estimates.items()}
+            values |= {name: (value, None, None) for name, value in line.plain.items()}
+            rows += [(line.agent, line.arm, name, *found, line.cases) for name, found in values.items()]
+        return _frame(rows, ["agent", "arm", "measure", "value", "low", "high", "cases"])
 
     def contrasts(self) -> pd.DataFrame:
         """Return the registered contrasts of every agent.
@@ -109,27 +94,16 @@ class ConsultRuns:
             agent, contrast, meaning, value, low, high, p, p (Holm), in_advance (registered before the agent
             played), reason (why there is no p-value).
         """
-        import pandas as pd
-
         rows = [
             (
-                agent,
-                found.name,
-                found.words,
-                found.value,
-                None if found.interval is None else found.interval.low,
-                None if found.interval is None else found.interval.high,
-                found.p_value,
-                found.adjusted,
-                found.in_advance,
-                found.reason,
+                *(agent, found.name, found.words, found.value, *_bounds(found.interval)),
+                *(found.p_value, found.adjusted, found.in_advance, found.reason),
             )
             for agent in self.agents
             for found in self.findings.contrasts(agent)
         ]
         numbers = ["value", "low", "high", "p", "p (Holm)"]
-        frame = pd.DataFrame(rows, columns=["agent", "contrast", "meaning", *numbers, "in_advance", "reason"])
-        return frame.astype(dict.fromkeys(numbers, float))
+        return _frame(rows, ["agent", "contrast", "meaning", *numbers, "in_advance", "reason"])
 
     def compare(self, agent: str, other: str, *, arm: str | None = None) -> pd.DataFrame:
         """Compare two agents on the same cases.
@@ -147,30 +121,21 @@ class ConsultRuns:
             One row per arm and measure: arm, measure, difference (agent minus other), low, high (95 %
             interval, paired by case), p, p (Holm, over all rows).
         """
-        import pandas as pd
-
+        agent, other = checked(str, agent, "agent"), checked(str, other, "other")
         rows = [
             (
-                row.arm,
-                row.measure,
-                row.estimate.value,
-                row.estimate.interval.low,
-                row.estimate.interval.high,
-                row.p_value,
-                row.adjusted,
+                *(row.arm, row.measure, row.estimate.value, *_bounds(row.estimate.interval)),
+                *(row.p_value, row.adjusted),
             )
-            for row in self.findings.agents_compared(
-                checked(str, agent, "agent"), checked(str, other, "other"), arm=arm
-            )
+            for row in self.findings.agents_compared(agent, other, arm=arm)
         ]
-        numbers = ["difference", "low", "high", "p", "p (Holm)"]
-        return pd.DataFrame(rows, columns=["arm", "measure", *numbers]).astype(dict.fromkeys(numbers, float))
+        return _frame(rows, ["arm", "measure", "difference", "low", "high", "p", "p (Holm)"])
 
     def __repr__(self) -> str:
         lines = [f"ConsultRuns in {self.folder}: {len(self.study.cases)} cases of {self.study.facts.dataset}"]
         for line in self.findings.lines():
             final = line.estimates["final"]
-            low, high = final.interval.low, final.interval.high
+            low, high = _bounds(final.interval)
             bounds = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
             value = "-" if final.value is None else f"{final.value:.3f}{bounds}"
             lines.append(f"  {line.agent}, {line.arm}: final accuracy {value}, {line.cases} cases")
@@ -183,8 +148,19 @@ class ConsultRuns:
         return html
 
 
+def _bounds(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (interval.low, interval.high)
+
+
+def _frame(rows: list[Any], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    numbers = {"value", "difference", "low", "high", "p", "p (Holm)"} & set(columns)
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, float))
+
+
 def prepare(
-    data: LoadedDataset | str | Path,
+    data: Any,
     encoders: str | Iterable[str],
     *,
     folder: str | Path = "consult",
@@ -222,32 +198,32 @@ def prepare(
     Returns
     -------
     Study
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> len(study.cases), study.facts.arms
+    (6, ('none', 'strong'))
     """
     names = tuple(part for each in checked(tuple[str, ...], encoders, "encoders") for part in listed(each))
-    chosen = tuple(parse_arms(",".join(checked(tuple[str, ...], arms, "arms")), list(assign_roles(names))))
     target = check_writable(checked(Path, folder, "folder"), "folder")
     values = {**options, "cases": cases, "seed": seed}
-    known = [*options_of(StudyPlan), *extraction_options()]
     for name in values:
-        if name not in [each.name for each in known]:
-            raise unknown_key(name, [each.name for each in known], "")
-    given = values_from(known, values, "")
-    settings = Settings(
-        **{each.name: given.pop(each.name) for each in extraction_options() if each.name in given}
-    )
-    plan = StudyPlan(names, chosen, **given, settings=settings)
-    return prepare_study(_images(data, plan.seed), plan, target)
-
-
-def _images(data: Any, seed: int) -> RoiDataset:
-    if isinstance(data, str | os.PathLike):
-        return load_dataset(checked(Path, data, "data"), seed=seed)
+        if name not in (known := [each.name for each in study_options()]):
+            raise unknown_key(name, known, "")
+    wanted = ",".join(checked(tuple[str, ...], arms, "arms"))
+    plan = plan_study(names, wanted, values_from(study_options(), values, ""))
     dataset = getattr(data, "_roi", None)
-    if not isinstance(dataset, RoiDataset):
+    if isinstance(data, str | os.PathLike):
+        dataset = load_dataset(checked(Path, data, "data"), seed=plan.seed)
+    elif not isinstance(dataset, RoiDataset):
         raise InvalidParameterError(
             f"data: expected what hb.load_dataset returned, or a path, found {type(data).__name__}"
         )
-    return dataset
+    return prepare_study(dataset, plan, target)
 
 
 @renamed_parameters(output="results")
@@ -284,7 +260,7 @@ def run(
     pictures : bool, default False
         The agent sees the region and may look(box).
     calls : {"text", "native"}, optional
-        How the agent acts: tags in its text, or function calls (default: text; policies: native).
+        How the agent acts: tags in its text, or function calls (default: text; policies call functions).
     max_cost : float, optional
         Dollars that all runs of the folder may cost together.
     **options
@@ -301,10 +277,13 @@ def run(
     --------
     >>> import histobench as hb
     >>> runs = hb.consult.run("study", "policy:reader", arms="none,strong")  # doctest: +SKIP
-    >>> hb.consult.table(runs)  # doctest: +SKIP
+    >>> runs.to_frame()  # doctest: +SKIP
     """
-    place = _folder(study)
+    place = study.folder if isinstance(study, Study) else checked(Path, study, "study")
     expert = options.pop("expert", None)
+    for name in options:
+        if name not in RUN_OPTIONS:
+            raise unknown_key(name, (*RUN_OPTIONS, "expert"), "")
     values = {
         "max_tokens": CONSULT_MAX_TOKENS,
         **options,
@@ -342,6 +321,15 @@ def open_study(folder: str | Path) -> Study:
     Returns
     -------
     Study
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> len(hb.consult.open_study(f"{folder}/study").cases)
+    6
     """
     return read_study(checked(Path, folder, "folder"))
 
@@ -359,74 +347,19 @@ def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> C
     Returns
     -------
     ConsultRuns
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> _ = hb.consult.run(study, "policy:always-trust")
+    >>> hb.consult.open_runs(f"{folder}/study").agents
+    ['policy-always-trust']
     """
     opened = study if isinstance(study, Study) else open_study(study)
     return ConsultRuns(opened, opened.folder / RUNS if runs is None else checked(Path, runs, "runs"))
-
-
-def table(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:
-    """Return every measure of every agent in every arm.
-
-    Parameters
-    ----------
-    study : ConsultRuns, Study, str or Path
-        What `run` returned, the study, or its folder.
-    runs : str or Path, optional
-        Folder of the episodes (default: "runs" in the study).
-
-    Returns
-    -------
-    pandas.DataFrame
-        As `ConsultRuns.table`.
-    """
-    return _opened(study, runs).to_frame()
-
-
-def contrasts(study: ConsultRuns | Study | str | Path, *, runs: str | Path | None = None) -> pd.DataFrame:
-    """Return the registered contrasts of every agent.
-
-    Parameters
-    ----------
-    study : ConsultRuns, Study, str or Path
-        What `run` returned, the study, or its folder.
-    runs : str or Path, optional
-        Folder of the episodes (default: "runs" in the study).
-
-    Returns
-    -------
-    pandas.DataFrame
-        As `ConsultRuns.contrasts`.
-    """
-    return _opened(study, runs).contrasts()
-
-
-def compare(
-    study: ConsultRuns | Study | str | Path,
-    agent: str,
-    other: str,
-    *,
-    arm: str | None = None,
-    runs: str | Path | None = None,
-) -> pd.DataFrame:
-    """Compare two agents on the same cases.
-
-    Parameters
-    ----------
-    study : ConsultRuns, Study, str or Path
-        What `run` returned, the study, or its folder.
-    agent, other : str
-        Agents by their names in the table.
-    arm : str, optional
-        One arm (default: every arm that both have played).
-    runs : str or Path, optional
-        Folder of the episodes (default: "runs" in the study).
-
-    Returns
-    -------
-    pandas.DataFrame
-        As `ConsultRuns.compare`.
-    """
-    return _opened(study, runs).compare(agent, other, arm=arm)
 
 
 def register(study: Study | str | Path, file: str | Path) -> Study:
@@ -446,8 +379,13 @@ def register(study: Study | str | Path, file: str | Path) -> Study:
     -------
     Study
         The study with its contrasts.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.consult.register("study", "contrasts.json")  # doctest: +SKIP
     """
-    opened = open_study(_folder(study))
+    opened = study if isinstance(study, Study) else open_study(study)
     register_contrasts(opened.folder, read_contrasts(checked(Path, file, "file")), opened.facts.arms)
     return open_study(opened.folder)
 
@@ -468,15 +406,5 @@ def policies() -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = [(f"{KIND}:{name}", rule) for name, rule in RULES.items()]
+    rows = [(f"{KIND}:{name}", rule) for name, (rule, _) in POLICIES.items()]
     return pd.DataFrame(rows, columns=["agent", "final_answer"])
-
-
-def _folder(study: Any) -> Path:
-    return study.folder if isinstance(study, Study) else checked(Path, study, "study")
-
-
-def _opened(study: ConsultRuns | Study | str | Path, runs: str | Path | None) -> ConsultRuns:
-    if isinstance(study, ConsultRuns):
-        return study
-    return open_runs(study, runs=runs)

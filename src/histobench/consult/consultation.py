@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from histobench.consult.arms import Step
-from histobench.consult.study import Case, Cassette, Study, StudyFacts, ToolView
+from histobench.consult.study import FAMILY, RECORD, Case, Cassette, Study, StudyFacts, ToolView
 from histobench.core.plain_data import parse_json
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import GeneralEnv
@@ -43,7 +43,7 @@ class Answer:
 
 
 def read_answer(text: str, options: Sequence[str]) -> Answer:
-    """The answer in a solution: JSON with `label` and `confidence`, or the label alone.
+    """Read the answer in a solution: JSON with `label` and `confidence`, or the label alone.
 
     >>> read_answer('{"label": "str", "confidence": 0.8}', ["STR", "TUM"])
     Answer(label='STR', confidence=0.8, defer=False, problem='')
@@ -82,14 +82,11 @@ def _as_json(text: str) -> Any:
 
 
 def _option(said: str, options: Sequence[str]) -> str | None:
+    said = said.casefold()
     for option in options:
-        if said.casefold() == option.casefold():
+        if said == option.casefold():
             return option
-    named = [
-        option
-        for option in options
-        if re.search(rf"(?<!\w){re.escape(option.casefold())}(?!\w)", said.casefold())
-    ]
+    named = [each for each in options if re.search(rf"(?<!\w){re.escape(each.casefold())}(?!\w)", said)]
     # "loose stroma" names "stroma", too: the longer one is meant.
     longest = [option for option in named if not any(option != other and option in other for other in named)]
     return longest[0] if len(longest) == 1 else None
@@ -113,13 +110,13 @@ SPENT = f"No calls are left: all {MOST_CALLS} have been made. Give your answer."
 
 @dataclass
 class Desk:
-    """Where an agent asks. `opened` is whether the encoder tools are open."""
+    """The recorded answers that an agent may ask for in one episode."""
 
     case: Case
     arm: str
     facts: StudyFacts
     cassette: Cassette
-    opened: bool = False
+    opened: bool = False  # whether the encoder tools are open
     calls: list[str] = field(default_factory=list)
     #: The arm whose answers are shown, where it is another one: an encoder's own, in a sequence.
     shown: str = ""
@@ -129,23 +126,11 @@ class Desk:
         """The arm's encoder for this case; None where there is none."""
         return self.case.arms.get(self.shown or self.arm)
 
-    def own(self, tool: str, **arguments: Any) -> str:
-        """An answer that is the same in every arm."""
-        image = "" if tool == "typical" else self.case.id
-        return self._counted(tool) or self.cassette.answer(tool, arguments, image=image)
+    def ask(self, tool: str, arguments: dict[str, Any] | None = None, **asked: str) -> str:
+        return self.count(tool) or self.cassette.answer(tool, arguments or {}, **asked)
 
-    def encoder(self, tool: str, **arguments: Any) -> str:
-        """An answer of the arm's encoder."""
-        assert self.view is not None
-        return self._counted(tool) or self.cassette.answer(
-            tool, arguments, image=self.case.id, encoder=self.view.encoder, arm=self.shown or self.arm
-        )
-
-    def look(self, picture: Path, box: list[float]) -> str:
-        """A crop of the picture, at full resolution."""
-        return self._counted("look") or _crop(picture, box)
-
-    def _counted(self, tool: str) -> str:
+    def count(self, tool: str) -> str:
+        """Count a call; the text is not empty when none is left."""
         if len(self.calls) >= MOST_CALLS:
             return SPENT
         self.calls.append(tool)
@@ -153,17 +138,19 @@ class Desk:
 
 
 class CaseTool(Tool):
-    """A tool that asks at a desk."""
-
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
 
 class EncoderTool(CaseTool):
-    """Open once the first answer is given."""
-
     def is_open(self) -> bool:
         return self.desk.opened and self.desk.view is not None
+
+    def ask(self, **arguments: Any) -> str:
+        desk = self.desk
+        assert desk.view is not None
+        asked = {"image": desk.case.id, "encoder": desk.view.encoder, "arm": desk.shown or desk.arm}
+        return desk.ask(self.name, arguments, **asked)
 
 
 class MeasureTool(CaseTool):
@@ -172,7 +159,7 @@ class MeasureTool(CaseTool):
     description = "Classical image analysis of the region: stains, share of tissue, nuclei, texture."
 
     def __call__(self) -> str:
-        return self.desk.own("measure")
+        return self.desk.ask(self.name, image=self.desk.case.id)
 
 
 class Typical(CaseTool):
@@ -183,7 +170,7 @@ class Typical(CaseTool):
     def __call__(self, label: str) -> str:
         if label not in self.desk.case.options:
             raise ToolArgumentError(f"{label!r} is not an option; known: {', '.join(self.desk.case.options)}")
-        return self.desk.own("typical", label=label)
+        return self.desk.ask(self.name, {"label": label})
 
 
 class Predict(EncoderTool):
@@ -192,7 +179,7 @@ class Predict(EncoderTool):
     description = "The n most probable diagnoses by a classifier on the image encoder, with probabilities."
 
     def __call__(self, n: int = 3) -> str:
-        return self.desk.encoder("predict", n=min(_positive("n", n), len(self.desk.facts.classes)))
+        return self.ask(n=min(_positive("n", n), len(self.desk.facts.classes)))
 
 
 class NeighboursTool(EncoderTool):
@@ -201,7 +188,7 @@ class NeighboursTool(EncoderTool):
     description = "The k training regions that the image encoder finds most similar, with their diagnoses."
 
     def __call__(self, k: int = 5) -> str:
-        return self.desk.encoder("neighbours", k=min(_positive("k", k), self.desk.facts.most_neighbours))
+        return self.ask(k=min(_positive("k", k), self.desk.facts.most_neighbours))
 
 
 class ZeroShot(EncoderTool):
@@ -210,11 +197,10 @@ class ZeroShot(EncoderTool):
     description = "Scores of the diagnoses by comparing the region with their descriptions, without training."
 
     def is_open(self) -> bool:
-        """Whether this encoder reads text."""
         return super().is_open() and self.desk.view is not None and self.desk.view.zero_shot
 
     def __call__(self) -> str:
-        return self.desk.encoder("zero_shot")
+        return self.ask()
 
 
 class TrackRecord(EncoderTool):
@@ -223,11 +209,10 @@ class TrackRecord(EncoderTool):
     description = "How often the classifier was right on validation regions when it said what it says here."
 
     def is_open(self) -> bool:
-        """Only where it is disclosed."""
         return super().is_open() and self.desk.arm == "disclosed"
 
     def __call__(self) -> str:
-        return self.desk.encoder("track_record")
+        return self.ask()
 
 
 class Look(CaseTool):
@@ -240,21 +225,14 @@ class Look(CaseTool):
         self._picture = picture
 
     def __call__(self, box: list[float]) -> str:
-        return self.desk.look(self._picture, box)
+        return self.desk.count(self.name) or _crop(self._picture, box)
 
 
 def desk_tools(desk: Desk, picture: Path | None = None) -> list[Tool]:
-    """All tools that may be open in some arm, in the order of the prompt."""
-    look: list[Tool] = [Look(desk, picture)] if picture is not None else []
-    return [
-        MeasureTool(desk),
-        Typical(desk),
-        *look,
-        Predict(desk),
-        NeighboursTool(desk),
-        ZeroShot(desk),
-        TrackRecord(desk),
-    ]
+    """Return all tools that may be open in some arm, in the order of the prompt."""
+    look = [Look(desk, picture)] if picture is not None else []
+    of_encoder = [kind(desk) for kind in (Predict, NeighboursTool, ZeroShot, TrackRecord)]
+    return [MeasureTool(desk), Typical(desk), *look, *of_encoder]
 
 
 def _positive(name: str, value: Any) -> int:
@@ -297,10 +275,7 @@ def consult_prompt(
     sees: bool = False,
     handed: Handed | None = None,
 ) -> str:
-    """Instructions, functions, budget, case. Nothing in it depends on the arm.
-
-    In a sequence what was handed on from the case before comes with it: the same in both sequence arms.
-    """
+    """Write instructions, functions, budget and case; nothing in it depends on the arm."""
     about = [f"Organ: {facts.organ}."] if facts.organ else []
     about.append(f"The region is {facts.region}.")
     if facts.microns_per_pixel:
@@ -400,36 +375,29 @@ class SequenceMemory:
         outcomes: bool = False,
     ) -> None:
         self._lengths, self._outcomes = lengths, outcomes
-        self._kept = dict(kept or {})
-        self._lost: set[tuple[int, int]] = set()
+        #: Sequence and position -> what the case left; None where it was lost.
+        self._ended: dict[tuple[int, int], Kept | None] = dict(kept or {})
         self._changed = threading.Condition()
 
     def recall(self, step: Step) -> Handed:
-        """What is handed on to a step; waits for the case before it."""
+        """Return what is handed on to a step; waits for the case before it."""
         number, position = step.sequence, step.position
-        before = (number, position - 1)
         with self._changed:
-            self._lost.discard((number, position))
-            self._changed.wait_for(lambda: position == 0 or before in self._kept or before in self._lost)
-            if before in self._lost:
-                self._lost.add((number, position))
-                self._changed.notify_all()
-                raise EpisodeStoppedError
-            earlier = [self._kept[number, place] for place in range(position)]
-        notes = earlier[-1].notes if earlier else ""
-        right = tuple(each.right for each in earlier)
+            self._ended.pop((number, position), None)
+            self._changed.wait_for(lambda: position == 0 or (number, position - 1) in self._ended)
+            earlier = [self._ended.get((number, place)) for place in range(position)]
+        kept = [each for each in earlier if each is not None]
+        if len(kept) < len(earlier):
+            self.end(step, None)
+            raise EpisodeStoppedError
+        notes = kept[-1].notes if kept else ""
+        right = tuple(each.right for each in kept)
         return Handed(step, self._lengths[number], notes, right, self._outcomes)
 
-    def keep(self, step: Step, kept: Kept) -> None:
-        """A case is done."""
+    def end(self, step: Step, kept: Kept | None) -> None:
+        """Note that a case is done, or (None) could not be played to its end."""
         with self._changed:
-            self._kept[step.sequence, step.position] = kept
-            self._changed.notify_all()
-
-    def lose(self, step: Step) -> None:
-        """A case could not be played to its end."""
-        with self._changed:
-            self._lost.add((step.sequence, step.position))
+            self._ended[step.sequence, step.position] = kept
             self._changed.notify_all()
 
 
@@ -446,9 +414,6 @@ def read_notes(solution: str) -> str:
     return (said if isinstance(said, str) else solution).strip()[:_NOTES_CHARS]
 
 
-FAMILY = "consult"
-#: The key of a task's metadata under which results keep what happened.
-RECORD = "consult"
 PROPOSAL = ToolSpec(
     PROPOSE,
     'Gives your answer: the label in the exact words of the options (or "defer") and how sure you are. '
@@ -516,11 +481,10 @@ class ConsultTask(Task):
             return ConsultEnv(self, desk, [*desk_tools(desk, self.picture), *tools], handed, **settings)
         except BaseException:
             if self.memory and self.step:
-                self.memory.lose(self.step)
+                self.memory.end(self.step, None)
             raise
 
     def to_dict(self) -> dict[str, Any]:
-        """The `task` object of a line of `results.jsonl`, with what happened."""
         return {**super().to_dict(), "metadata": {RECORD: self.record}}
 
 
@@ -549,7 +513,6 @@ class ConsultEnv(GeneralEnv):
         self._note()
 
     def own_prompt(self, budget: Budget, *, native: bool) -> str | Message:
-        """The first message; with the picture where agents see it."""
         task = self._case_task
         sees = task.picture is not None
         text = consult_prompt(
@@ -593,7 +556,6 @@ class ConsultEnv(GeneralEnv):
 
     @property
     def _right(self) -> bool:
-        """Whether there is a final answer, and it is right."""
         return len(self._answers) > 1 and self._answers[1].label == self._case_task.case.reference
 
     def __exit__(
@@ -603,14 +565,10 @@ class ConsultEnv(GeneralEnv):
         task = self._case_task
         if self._handed is None or task.memory is None:
             return
-        if kind is not None:
-            task.memory.lose(self._handed.step)
-            return
         notes = self._handed.notes if self._notes is None else self._notes
-        task.memory.keep(self._handed.step, Kept(notes, self._right))
+        task.memory.end(self._handed.step, None if kind else Kept(notes, self._right))
 
     def _note(self) -> None:
-        """Keep what happened where results find it."""
         case, desk = self._case_task.case, self._desk
         answers = list(map(asdict, self._answers))
         view = desk.view

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,90 +26,7 @@ if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
     from histobench.roi.protocols.neighbours import NeighbourSearch
 
-
 Rows = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """The training regions of one encoder; `groups` are patients or slides, None or "" where unknown."""
-
-    features: Rows  # [n, d]
-    labels: Sequence[str]
-    images: Sequence[str]
-    groups: Sequence[str | None]
-    #: The highest cosine of each test region with a training region, ascending.
-    calibration: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-
-    @cached_property
-    def _search(self) -> NeighbourSearch:
-        import torch
-
-        from histobench.roi.protocols.centering import Centring
-        from histobench.roi.protocols.neighbours import NeighbourSearch
-
-        train = torch.from_numpy(np.ascontiguousarray(self.features))
-        return NeighbourSearch(train, Centring.none(train))
-
-    def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
-        """The place of the first neighbour's similarity among those of all test regions, from 0 to 100.
-
-        It is uniform over the test regions whatever the encoder. Among training regions it is not: how much
-        farther away a new patient is differs between encoders and would identify them.
-        """
-        known = self.calibration
-        if not len(known) or not neighbours:
-            return None
-        cosine = np.float32(neighbours[0].cosine)
-        below, upto = np.searchsorted(known, cosine, "left"), np.searchsorted(known, cosine, "right")
-        return float(100 * (below + upto) / 2 / len(known))
-
-    def nearest(
-        self,
-        queries: Rows,
-        *,
-        k: int,
-        barred_images: Sequence[set[str]],
-        barred_groups: Sequence[set[str]],
-    ) -> list[list[Neighbour]]:
-        """The k training regions of highest cosine with each of `queries` [q, d]; the first among equals.
-
-        Pictures and groups that are barred for a query [q] are left out. A picture that is in the training
-        split several times is shown once.
-        """
-        import torch
-
-        found: list[list[Neighbour]] = [[] for _ in queries]
-        short, width = list(range(len(queries))), k + _SPARE
-        while short:
-            width = min(width, len(self.images))
-            near = self._search.nearest(
-                torch.from_numpy(np.ascontiguousarray(queries[short])), k=width, ranked=True
-            )
-            for query, rows, cosines in zip(short, near.index.tolist(), near.cosine.tolist(), strict=True):
-                ranked = zip(rows, cosines, strict=True)
-                found[query] = self._shown(ranked, k, barred_images[query], barred_groups[query])
-            short = [query for query in short if len(found[query]) < k and width < len(self.images)]
-            width *= 4
-        return found
-
-    def _shown(
-        self, ranked: Iterable[tuple[int, float]], k: int, images: set[str], groups: set[str]
-    ) -> list[Neighbour]:
-        """The first k of other pictures and groups among training rows with their cosines."""
-        found: list[Neighbour] = []
-        hidden = set(images)
-        for row, cosine in ranked:
-            if self.images[row] in hidden or (self.groups[row] or None) in groups:
-                continue
-            hidden.add(self.images[row])
-            found.append(Neighbour(self.labels[row], self.images[row], cosine))
-            if len(found) == k:
-                break
-        return found
-
-
-T = TypeVar("T")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Characters of a content hash that name a picture.
@@ -123,8 +40,6 @@ _SPARE = 16
 
 @dataclass(frozen=True)
 class Measured:
-    """Some regions of a split with their measurements."""
-
     rows: Ints
     labels: Ints
     values: Floats  # [n, 10]
@@ -132,28 +47,29 @@ class Measured:
 
 @dataclass(frozen=True)
 class Regions:
-    """The images of a split, in the order of its features."""
+    """The images of a split in the order of its features; a group is "" where it is unknown."""
 
     labels: Ints
     images: tuple[str, ...]
     groups: tuple[str, ...]
     paths: tuple[Path, ...]
-    _measured: dict[tuple[int, int], Measured] = field(default_factory=dict)
 
     def take(self, rows: Ints) -> Regions:
-        """The images of these rows alone, in this order."""
-
-        def pick(values: Sequence[T]) -> tuple[T, ...]:
-            return tuple(values[row] for row in rows)
-
-        return Regions(self.labels[rows], pick(self.images), pick(self.groups), pick(self.paths))
+        images, groups, paths = (
+            tuple(values[row] for row in rows) for values in (self.images, self.groups, self.paths)
+        )
+        return Regions(self.labels[rows], images, groups, paths)
 
     def first_of_each_picture(self) -> Ints:
-        """Rows without those whose picture an earlier row has."""
+        """Return the rows without those whose picture an earlier row has."""
         return np.sort(np.unique(np.asarray(self.images), return_index=True)[1])
 
+    def origin(self, row: int) -> set[tuple[str, str]]:
+        """Return what must not be shown as a neighbour of a region: its picture and its group."""
+        group = self.groups[row]
+        return {("image", self.images[row]), *([("group", group)] if group else [])}
+
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        """The picture [h, w, 3]."""
         from histobench.roi.data.image import open_rgb
 
         path = self.paths[row]
@@ -163,18 +79,85 @@ class Regions:
         return np.asarray(open_rgb(data, name=str(path)))
 
     def measured(self, per_class: int, *, seed: int) -> Measured:
-        """At most `per_class` regions of each class, drawn by the seed."""
-        key = (per_class, seed)
-        if key not in self._measured:
-            generator = np.random.default_rng([seed, len(self.labels), per_class])
-            parts = [
-                generator.permutation(np.flatnonzero(self.labels == label))[:per_class]
-                for label in np.unique(self.labels)
-            ]
-            rows = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
-            values = np.array([measure(self.pixels(int(row))) for row in rows]).reshape(-1, len(MEASUREMENTS))
-            self._measured[key] = Measured(rows, self.labels[rows], values)
-        return self._measured[key]
+        """Measure at most `per_class` regions of each class, drawn by the seed."""
+        generator = np.random.default_rng([seed, len(self.labels), per_class])
+        parts = [
+            generator.permutation(np.flatnonzero(self.labels == label))[:per_class]
+            for label in np.unique(self.labels)
+        ]
+        rows = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+        values = np.array([measure(self.pixels(int(row))) for row in rows]).reshape(-1, len(MEASUREMENTS))
+        return Measured(rows, self.labels[rows], values)
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The training regions of one encoder, in which neighbours are searched."""
+
+    features: Rows  # [n, d]
+    regions: Regions
+    names: Sequence[str]  # of the classes
+    #: The highest cosine of each test region with a training region, ascending.
+    calibration: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+    @cached_property
+    def _search(self) -> NeighbourSearch:
+        import torch
+
+        from histobench.roi.protocols.centering import Centring
+        from histobench.roi.protocols.neighbours import NeighbourSearch
+
+        train = torch.from_numpy(np.ascontiguousarray(self.features))
+        return NeighbourSearch(train, Centring.none(train))
+
+    def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
+        """Return the place of the nearest one's similarity among those of all test regions, 0 to 100.
+
+        It is uniform over the test regions whatever the encoder. Among training regions it is not: how much
+        farther away a new patient is differs between encoders and would identify them.
+        """
+        known = self.calibration
+        if not len(known) or not neighbours:
+            return None
+        cosine = np.float32(neighbours[0].cosine)
+        below, upto = np.searchsorted(known, cosine, "left"), np.searchsorted(known, cosine, "right")
+        return float(100 * (below + upto) / 2 / len(known))
+
+    def nearest(
+        self, queries: Rows, *, k: int, barred: Sequence[set[tuple[str, str]]]
+    ) -> list[list[Neighbour]]:
+        """Return the k training regions of highest cosine with each of `queries` [q, d].
+
+        `barred` has the pictures and groups that are left out for each query. A picture that is in the
+        training split several times is shown once.
+        """
+        import torch
+
+        found: list[list[Neighbour]] = [[] for _ in queries]
+        total = len(self.regions.images)
+        short, width = list(range(len(queries))), k + _SPARE
+        while short:
+            width = min(width, total)
+            near = self._search.nearest(
+                torch.from_numpy(np.ascontiguousarray(queries[short])), k=width, ranked=True
+            )
+            for query, rows, cosines in zip(short, near.index.tolist(), near.cosine.tolist(), strict=True):
+                found[query] = self._shown(zip(rows, cosines, strict=True), k, barred[query])
+            short = [query for query in short if len(found[query]) < k and width < total]
+            width *= 4
+        return found
+
+    def _shown(
+        self, ranked: Iterable[tuple[int, float]], k: int, barred: set[tuple[str, str]]
+    ) -> list[Neighbour]:
+        found: dict[str, Neighbour] = {}
+        for row, cosine in ranked:
+            image = self.regions.images[row]
+            if image not in found and not barred & self.regions.origin(row):
+                found[image] = Neighbour(self.names[self.regions.labels[row]], image, cosine)
+                if len(found) == k:
+                    break
+        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -184,39 +167,19 @@ class EncoderView:
     facts: StudyEncoder
     test: Floats
     val: Floats
-    val_labels: Ints
-    train_features: NDArray[np.float32]
-    val_features: NDArray[np.float32]
-    test_features: NDArray[np.float32]
+    features: dict[str, Rows]  # of each split
     zero_shot: Floats | None = None
     cautions: tuple[str, ...] = ()
 
-    @property
-    def fingerprint(self) -> str:
-        """The encoder's: weights, transform, pooling and precision."""
-        return self.facts.fingerprint
-
     def gallery(self, regions: dict[str, Regions], names: Sequence[str]) -> Gallery:
-        """The training regions as neighbours are searched in."""
-        train, test = regions["train"], regions["test"]
-        labels = [names[label] for label in train.labels]
-        found = Gallery(self.train_features, labels, train.images, [group or None for group in train.groups])
+        test = regions["test"]
+        found = Gallery(self.features["train"], regions["train"], names)
         rows = test.first_of_each_picture()
         if len(rows) > MOST_CALIBRATED:
             rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
-        near = found.nearest(
-            self.test_features[rows],
-            k=1,
-            barred_images=[{test.images[row]} for row in rows],
-            barred_groups=[{test.groups[row]} if test.groups[row] else set() for row in rows],
-        )
+        near = found.nearest(self.features["test"][rows], k=1, barred=[test.origin(row) for row in rows])
         cosines = np.array([each[0].cosine for each in near if each], dtype=np.float32)
         return replace(found, calibration=np.sort(cosines))
-
-    def record_of(self, label: int) -> tuple[int, int]:
-        """On validation regions: how often it was right when it said this class, and how often it said so."""
-        said = self.val.argmax(axis=1) == label
-        return int((said & (self.val_labels == label)).sum()), int(said.sum())
 
 
 def view_encoders(
@@ -227,7 +190,7 @@ def view_encoders(
     *,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Regions], dict[str, EncoderView]]:
-    """Regions of train, val and test, and every encoder's view of them.
+    """Return the regions of train, val and test, and every encoder's view of them.
 
     Without a validation split a fifth of the training images, whole groups, is held out as one.
     """
@@ -257,11 +220,14 @@ def view_encoders(
         regions = {"train": whole.take(fit), "val": whole.take(rest), "test": regions["test"]}
     views = {}
     for role, name in roles.items():
-        splits = {split: sets[name, split] for split in ("train", "val", "test") if (name, split) in sets}
-        arrays = {split: part.embeddings.float().numpy() for split, part in splits.items()}
+        arrays = {
+            split: sets[name, split].embeddings.float().numpy()
+            for split in ("train", "val", "test")
+            if (name, split) in sets
+        }
         if fit is not None:
             arrays["val"], arrays["train"] = arrays["train"][rest], arrays["train"][fit]
-        views[role] = _view(role, name, arrays, regions, splits["test"], dataset, plan, seconds.get(name))
+        views[role] = _view(role, name, arrays, regions, sets[name, "test"], dataset, plan, seconds.get(name))
     return regions, views
 
 
@@ -300,7 +266,7 @@ def _held_out(train: Regions, seed: int) -> tuple[Ints, Ints]:
 def _view(
     role: str,
     name: str,
-    arrays: dict[str, NDArray[np.float32]],
+    arrays: dict[str, Rows],
     regions: dict[str, Regions],
     test_set: FeatureSet,
     dataset: RoiDataset,
@@ -321,11 +287,10 @@ def _view(
     on_val, on_test = outcome.probabilities[: len(val)], outcome.probabilities[len(val) :]
     temperature = fit_temperature(on_val, regions["val"].labels)
     votes = knn(train, labels, test, n_classes=n_classes, n_neighbors=min(NEIGHBOURS, len(train)))
-    fingerprint = str(test_set.metadata["encoder_fingerprint"])
     facts = StudyEncoder(
         role=role,
         name=label_of(name),
-        fingerprint=fingerprint,
+        fingerprint=str(test_set.metadata["encoder_fingerprint"]),
         temperature=temperature,
         probe_accuracy=float((on_test.argmax(1) == regions["test"].labels).mean()),
         knn_accuracy=float((votes.predicted == regions["test"].labels).mean()),
@@ -336,10 +301,7 @@ def _view(
         facts,
         at_temperature(on_test, temperature),
         at_temperature(on_val, temperature),
-        regions["val"].labels,
-        arrays["train"],
-        arrays["val"],
-        arrays["test"],
+        arrays,
         _zero_shot(test_set, dataset, plan),
         tuple(f"{name}: {text}" for text in outcome.info.get("warnings", ())),
     )

@@ -4,19 +4,19 @@
     findings_of("study/").contrasts(AGENT)  what the study was registered to compare
     findings_of("study/").as_json()         everything, as `histobench consult table --json` writes it
 
-Everything is paired by case (in sequences: by the place in the sequence) and has its interval from one
-method: whole groups (in sequences: whole sequences) are left out one at a time (`statistics.jackknife`). A
-p-value is 1 minus the highest level at which the interval excludes 0.
+Everything is paired by case (in sequences: by the position in the sequence). Intervals leave out one group
+(in sequences: one sequence) at a time (`statistics.jackknife`). A p-value is 1 minus the highest level at
+which the interval excludes 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,8 @@ POLICY = "policy-"
 READER = f"{POLICY}reader"
 RATIONAL = f"{POLICY}rational"
 METHOD = "jackknife over groups"
+#: Bunches of answers that an agent may lose to a good tool without the study showing it.
+_UNSEEN_LOSSES = 2.5
 LEVEL = 0.95
 #: Bins of equal width of the confidence that the tool states.
 RELIANCE_BINS = 5
@@ -68,7 +70,7 @@ SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
 
 def is_policy(agent: str) -> bool:
-    """Whether an agent, by the name in tables, is a rule of histobench's own and no model or person.
+    """Return whether an agent, by its name in tables, is a reference policy.
 
     >>> is_policy("policy-reader"), is_policy("gpt-4o-mini")
     (True, False)
@@ -172,22 +174,22 @@ class ReaderVerdict:
 
     @property
     def beats(self) -> bool:
-        """Whether the agent added something."""
         return self.interval.low is not None and self.interval.low > 0
 
     @property
     def sentence(self) -> str:
         low, high = self.interval.low, self.interval.high
-        bounds = "" if low is None or high is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
-        size = f"{self.difference:+.3f}{bounds}"
+        within = "" if low is None or high is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
+        size = f"{self.difference:+.3f}{within}"
         if self.beats:
             return f"{self.agent} beats the reader in arm {self.arm} ({size})."
-        # Who does not follow a tool that it never asked has not judged it.
-        silence = f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
-        return (
+        text = (
             f"{self.agent} does not beat the reader in arm {self.arm} ({size}): it has added nothing to "
-            f"what a logistic regression reads from the same numbers.{silence if self.asked < 0.5 else ''}"
+            "what a logistic regression reads from the same numbers."
         )
+        if self.asked < 0.5:  # an agent that never asked the tool has not judged it
+            text += f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
+        return text
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,7 @@ class AgentsDifference:
 Tested = TypeVar("Tested", Contrast, AgentsDifference)
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(NamedTuple):
     """How much a share rests on; `bunch` is the part of its cases that may turn together, unseen."""
 
     units: int
@@ -216,21 +217,29 @@ class Basis:
 
 @dataclass(frozen=True)
 class AgentsCompared:
-    """A quantity that may combine several arms or agents: its value on resampled counts, and its basis.
+    """A measure of one run, or of the first of two runs minus that of the second."""
 
-    `samples` are the cases (or sequences) that it is taken on, as places in the counts.
-    """
-
-    value: Callable[[Counts], Floats]
-    evaluations: tuple[tuple[MeasuredRun, str], ...]
-    samples: NDArray[np.intp]
+    measure: str
+    runs: tuple[MeasuredRun, ...]
     design: SamplingDesign
-    difference: bool = True
+    known: LeaveOneOut | None = None
+
+    def value(self, counts: Counts) -> Floats:
+        first, *others = (run(counts)[self.measure] for run in self.runs)
+        return first - others[0] if others else first
+
+    @property
+    def is_difference(self) -> bool:
+        return len(self.runs) > 1 or self.measure in DIFFERENCES
+
+    @property
+    def samples(self) -> NDArray[np.intp]:
+        return np.unique(self.runs[0].plays.sample)
 
     @property
     def wrong(self) -> float:
         """Effective cases with a wrong tool in the arm that has fewer of them."""
-        return min(evaluation.effective("u_wrong") for evaluation, _ in self.evaluations)
+        return min(run.effective("u_wrong") for run in self.runs)
 
     @property
     def groups(self) -> int:
@@ -239,38 +248,80 @@ class AgentsCompared:
 
     @cached_property
     def bases(self) -> list[Basis]:
-        """What each of the shares that it is made of rests on."""
         return [
-            _basis(evaluation.plays.sample, weight, self.design)
-            for evaluation, measure in self.evaluations
-            for weight in evaluation.among(measure)[: 1 if measure == "over_tool" else None]
+            _basis(run.plays.sample, weight, self.design)
+            for run in self.runs
+            for weight in run.among(self.measure)
         ]
 
     @cached_property
     def basis(self) -> Basis:
-        """What the rarest of the shares that it is made of rests on."""
-        return Basis(
-            min(each.units for each in self.bases),
-            min(each.effective_units for each in self.bases),
-            min(each.effective for each in self.bases),
-            max(each.bunch for each in self.bases),
-        )
+        units, effective_units, effective, bunches = zip(*self.bases, strict=True)
+        return Basis(min(units), min(effective_units), min(effective), max(bunches))
+
+    @property
+    def _moves(self) -> Floats:
+        moves = np.array([[basis.bunch] for basis in self.bases])
+        if len(self.runs) > 1:
+            return moves * SHARE_OF_UNSEEN**0.5
+        return moves * (_UNSEEN_LOSSES if self.measure == "over_tool" else 1.0)
+
+    @property
+    def unseen_move(self) -> float:
+        """What its interval adds to its standard error, as the root of a sum of squares."""
+        return float((self._moves**2).sum()) ** 0.5
+
+    @cached_property
+    def left_out(self) -> LeaveOneOut:
+        """Its values without each unit, with the unseen moves of every share that it is made of."""
+        found = self.known or leave_one_out(lambda counts: {"value": self.value(counts)}, self.design)
+        signs = -1.0 if self.is_difference else -np.sign(found.values - 0.5)
+        freedom = max(self.basis.effective_units - 1, 1.0)
+        size = max(self.basis.effective, 1.0)
+        return replace(found, unseen=signs * self._moves, size=size, freedom=freedom)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        if self.measure == "closure":
+            whole = np.ones((1, self.design.n_samples), dtype=np.int32)
+            return Estimate(_finite(self.value(whole)[0]), _without("a ratio of two differences"))
+        return Estimate(_finite(self.left_out.values[0]), self._interval())
+
+    def _interval(self) -> Interval:
+        """The rarest of the shares decides what the interval is worth."""
+        units = self.basis.units
+        if not np.isfinite(self.left_out.values[0]):
+            return _without("no case to estimate it from")
+        if units < 2:
+            return _without(f"{units} groups have cases for it, 2 are needed")
+        within = (-np.inf, np.inf) if self.is_difference else UNIT_RANGE
+        (low,), (high,) = bounds(self.left_out, within, level=LEVEL)
+        if self.is_difference:
+            low, high = np.clip([low, high], -1.0, 1.0)
+        n_valid, why = len(self.left_out.left_out), "it is undefined without one of the groups"
+        return Interval.of(low, high, level=LEVEL, method=METHOD, n_valid=n_valid, why_none=why)
+
+    @property
+    def p_value(self) -> float | None:
+        """Of "no difference": below 0.05 exactly where the interval excludes 0."""
+        if self._interval().low is None:
+            return None
+        found = self.left_out
+        error = np.sqrt(found.variance + found.unseen_variance)
+        return float(t_p_value(pair_t(found.values, error), found.degrees)[0])
 
 
 class StudyFindings:
-    """What the episodes of a study come to."""
-
     def __init__(self, study: Study, plays: Mapping[tuple[str, str], Plays]) -> None:
         self.study, self.plays = study, plays
         self.weights = np.array([case.weight for case in study.cases])
         self.design = sampling_design(len(study.cases), clusters=groups_of(study.cases))
         longest = max((int(each.sequence.max(initial=-1)) for each in plays.values()), default=-1)
         self._sequences = sampling_design(longest + 1)
-        self._evaluations: dict[tuple[str, str], MeasuredRun] = {}
+        self.runs = {key: MeasuredRun(each, self.weights) for key, each in plays.items()}
 
     @property
     def agents(self) -> list[str]:
-        """Reference agents last."""
         return sorted({agent for agent, _ in self.plays}, key=lambda name: (is_policy(name), name))
 
     @property
@@ -279,17 +330,19 @@ class StudyFindings:
         rows = {int(row) for plays in self.plays.values() for row in plays.rows}
         return len(np.unique(self.design.unit_of[sorted(rows)]))
 
+    @property
+    def has_sequences(self) -> bool:
+        return any(arm in SEQUENCE_ARMS for _, arm in self.plays)
+
     def check_agent(self, name: str) -> str:
         if name not in self.agents:
             raise HistobenchError(f"no runs of {name!r}; {did_you_mean(name, self.agents)}")
         return name
 
     def lines(self) -> list[Line]:
-        """Every agent in every arm, in the order of the study's arms."""
-        order = {arm: place for place, arm in enumerate(self.study.facts.arms)}
-        agents = {agent: place for place, agent in enumerate(self.agents)}
-        keys = sorted(self.plays, key=lambda key: (agents[key[0]], order.get(key[1], len(order))))
-        return [self._line(*key) for key in keys]
+        arms = list(self.study.facts.arms)
+        arms += sorted({arm for _, arm in self.plays} - set(arms))
+        return [self._line(agent, arm) for agent in self.agents for arm in arms if (agent, arm) in self.plays]
 
     def contrasts(self, agent: str) -> list[Contrast]:
         """Those that the study registered; Holm's correction is over those registered before play."""
@@ -304,8 +357,8 @@ class StudyFindings:
         self, measure: str, one: tuple[str, str], other: tuple[str, str]
     ) -> tuple[Estimate, float | None]:
         """One measure of two agents or arms on what both have played, with its p-value."""
-        comparison = self._between(measure, self.plays[one], self.plays[other])
-        return self._estimate(comparison), self._p_value(comparison)
+        compared = self._compared(measure, self.plays[one], self.plays[other])
+        return compared.estimate, compared.p_value
 
     def agents_compared(self, one: str, other: str, *, arm: str | None = None) -> list[AgentsDifference]:
         """Two agents on the same cases, in all shared arms or in one; Holm's correction is over all rows."""
@@ -339,24 +392,18 @@ class StudyFindings:
         if (agent, "sequence") not in self.plays:
             return None
         changed, same = self.plays[agent, "sequence"], self.plays.get((agent, "sequence-same"))
+        both = [changed] if same is None else [changed, same]
         length = max(map(len, self.study.facts.sequences))
         parts = []
         for part in ("before", "after"):
-            here = _quarter(changed, part, length)
-            there = None if same is None else _quarter(same, part, length)
+            quarters = [_quarter(plays, part, length) for plays in both]
             for measure in SEQUENCE_MEASURES:
-                parts.append(
-                    SequencePart(
-                        part,
-                        measure,
-                        self._estimate(self._alone(measure, here)),
-                        None if there is None else self._estimate(self._alone(measure, there)),
-                        None if there is None else self._estimate(self._between(measure, here, there)),
-                    )
-                )
-        before = followed_before([changed, *([] if same is None else [same])], length)
-        until = [] if before is None else cases_until(changed, before, length)
-        alarms = [] if before is None or same is None else cases_until(same, before, length)
+                found = [self._compared(measure, each).estimate for each in quarters]
+                if same is not None:
+                    found.append(self._compared(measure, *quarters).estimate)
+                parts.append(SequencePart(part, measure, *found))
+        before = followed_before(both, length)
+        until, *alarms = ([] if before is None else cases_until(plays, before, length) for plays in both)
         return SequenceFindings(
             agent,
             length,
@@ -365,16 +412,15 @@ class StudyFindings:
             tuple(parts),
             tuple(until),
             median_until(until),
-            float(np.mean([each is not None for each in alarms])) if alarms else None,
+            float(np.mean([each is not None for each in alarms[0]])) if alarms and alarms[0] else None,
         )
 
     def dose_slope(self, agent: str) -> float | None:
         """The least-squares slope of u_wrong in the share of answers that are wrong by design."""
-        doses = {"strong": 0.0} | DOSES
         known = [
             (dose, value)
-            for arm, dose in doses.items()
-            if (agent, arm) in self.plays and (value := self._value(agent, arm, "u_wrong")) is not None
+            for arm, dose in ({"strong": 0.0} | DOSES).items()
+            if (value := self._value(agent, arm, "u_wrong")) is not None
         ]
         if len(known) < 2:
             return None
@@ -388,8 +434,7 @@ class StudyFindings:
         known = [
             (value, encoder.probe_accuracy, encoder.knn_accuracy)
             for encoder in self.study.facts.encoders
-            if (agent, encoder.role) in self.plays
-            and (value := self._value(agent, encoder.role, "final")) is not None
+            if (value := self._value(agent, encoder.role, "final")) is not None
         ]
         if len(known) < 2:
             return {"encoders": float(len(known)), "probe": None, "knn": None}
@@ -412,12 +457,11 @@ class StudyFindings:
                 here = among & (place == number)
                 if here.any():
                     confidence = float(weight[here] @ plays.tool_confidence[here] / weight[here].sum())
-                    accepted = self._estimate(self._alone(f"u_{kind}", plays.take(here)))
+                    accepted = self._compared(f"u_{kind}", plays.take(here)).estimate
                     found[kind].append(RelianceBin(confidence, int(here.sum()), accepted))
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for other programs."""
         agents = self.agents
         return {
             "study": asdict(self.study.facts),
@@ -432,43 +476,32 @@ class StudyFindings:
         }
 
     def _line(self, agent: str, arm: str) -> Line:
-        plays, evaluation = self.plays[agent, arm], self._evaluation(agent, arm)
-        found = leave_one_out(evaluation, self._design(plays))
-        estimates = {}
-        for name in MEASURES:
-            estimates[name] = self._estimate(self._alone(name, plays, evaluation), found.columns([name]))
+        plays, run = self.plays[agent, arm], self.runs[agent, arm]
+        design = self._design(plays)
+        found = leave_one_out(run, design)
+        estimates = {
+            name: AgentsCompared(name, (run,), design, found.columns([name])).estimate for name in MEASURES
+        }
         if arm not in ("none", *SEQUENCE_ARMS) and (agent, "none") in self.plays:
             estimates["over_none"] = self.compare("final", (agent, arm), (agent, "none"))[0]
-        encoder = self.study.facts.encoder(role_of(arm))
-        seconds = None if encoder is None or arm == "none" else encoder.seconds_per_image
+        encoder = self.study.facts.encoder(role_of(arm)) if arm != "none" else None
+        seconds = None if encoder is None else encoder.seconds_per_image
+        # The rational rule minus the better of its tool and its own answers.
+        loss = self._value(RATIONAL, arm, "regret") if arm != "none" else None
+        used = {
+            "dollars": plays.cost,
+            "tokens": plays.tokens,
+            "calls": plays.calls,
+            "device_seconds": np.full(plays.final.shape, np.nan if seconds is None else seconds),
+        }
         plain = {
             "aurc": area_under_risk_coverage(plays, self.weights),
             "ece": calibration_error(plays, self.weights),
-            "dollars_per_correct": per_correct(plays, self.weights, plays.cost),
-            "tokens_per_correct": per_correct(plays, self.weights, plays.tokens),
-            "calls_per_correct": per_correct(plays, self.weights, plays.calls),
-            "device_seconds_per_correct": None
-            if seconds is None
-            else per_correct(plays, self.weights, np.full(plays.final.shape, seconds)),
-            "discrimination_loss": self._discrimination_loss(arm),
+            **{f"{name}_per_correct": per_correct(plays, self.weights, each) for name, each in used.items()},
+            "discrimination_loss": None if loss is None else -loss,
         }
-        return Line(
-            agent,
-            arm,
-            len(plays.rows),
-            len(plays.final),
-            estimates,
-            plain,
-            evaluation.effective("final"),
-            evaluation.effective("u_wrong"),
-        )
-
-    def _discrimination_loss(self, arm: str) -> float | None:
-        """The rational rule minus the better of its tool and its own answers, in this arm."""
-        if (RATIONAL, arm) not in self.plays or arm == "none":
-            return None
-        loss = self._value(RATIONAL, arm, "regret")
-        return None if loss is None else -loss
+        effective = run.effective("final"), run.effective("u_wrong")
+        return Line(agent, arm, len(plays.rows), len(plays.final), estimates, plain, *effective)
 
     def _contrast(self, agent: str, registered: RegisteredContrast) -> Contrast:
         started = min(
@@ -477,21 +510,20 @@ class StudyFindings:
         )
         when = datetime.fromisoformat(registered.registered).timestamp() if registered.registered else 0.0
         made = Contrast(agent, registered.name, registered.words, registered.registered, when <= started)
-        comparison = self._registered(agent, registered)
-        if comparison is None:
+        compared = self._registered(agent, registered)
+        if compared is None:
             return replace(made, reason="its arms were not played")
-        estimate = self._estimate(comparison)
-        units = comparison.groups
+        estimate, units = compared.estimate, compared.groups
         what = "sequences" if registered.arm in SEQUENCE_ARMS else "groups"
         p_value, reason = None, ""
         if estimate.value is None:
             reason = "no case to compare on"
         elif units < LEAST_GROUPS:
             reason = f"no test: {units} {what}, {LEAST_GROUPS} are needed"
-        elif comparison.wrong < LEAST_WRONG:
-            cases = f"{comparison.wrong:.1f} effective cases with a wrong tool"
+        elif compared.wrong < LEAST_WRONG:
+            cases = f"{compared.wrong:.1f} effective cases with a wrong tool"
             reason = f"no test: {cases}, {LEAST_WRONG:.0f} are needed"
-        elif (p_value := self._p_value(comparison)) is None:
+        elif (p_value := compared.p_value) is None:
             reason = estimate.interval.reason or "no interval"
         return replace(
             made,
@@ -499,8 +531,8 @@ class StudyFindings:
             interval=estimate.interval,
             p_value=p_value,
             groups=units,
-            effective=comparison.basis.effective,
-            wrong=comparison.wrong,
+            effective=compared.basis.effective,
+            wrong=compared.wrong,
             reason=reason,
         )
 
@@ -512,61 +544,20 @@ class StudyFindings:
         if registered.arm in SEQUENCE_ARMS:
             length = max(map(len, self.study.facts.sequences))
             played = [_quarter(plays, registered.part, length) for plays in played]
-        if len(played) == 1:
-            return self._alone(registered.measure, played[0])
-        return self._between(registered.measure, *played)
+        return self._compared(registered.measure, *played)
 
-    def _between(self, measure: str, one: Plays, other: Plays) -> AgentsCompared:
-        """A measure of one minus that of the other, on the cases or steps that both have."""
-        first, second = (
-            MeasuredRun(plays.take(np.isin(plays.keys, with_.keys)), self.weights)
-            for plays, with_ in ((one, other), (other, one))
-        )
-        return AgentsCompared(
-            lambda counts: first(counts)[measure] - second(counts)[measure],
-            ((first, measure), (second, measure)),
-            np.unique(first.plays.sample),
-            self._design(one),
-        )
-
-    def _alone(self, measure: str, plays: Plays, evaluation: MeasuredRun | None = None) -> AgentsCompared:
-        known = evaluation or MeasuredRun(plays, self.weights)
-        return AgentsCompared(
-            lambda counts: known(counts)[measure],
-            ((known, measure),),
-            np.unique(plays.sample),
-            self._design(plays),
-            difference=measure in DIFFERENCES,
-        )
+    def _compared(self, measure: str, *played: Plays) -> AgentsCompared:
+        """A measure of one, or of one minus another on the cases or steps that both have."""
+        shared = reduce(np.intersect1d, (plays.keys for plays in played))
+        runs = (MeasuredRun(plays.take(np.isin(plays.keys, shared)), self.weights) for plays in played)
+        return AgentsCompared(measure, tuple(runs), self._design(played[0]))
 
     def _design(self, plays: Plays) -> SamplingDesign:
         return self._sequences if plays.arm in SEQUENCE_ARMS else self.design
 
-    def _estimate(self, comparison: AgentsCompared, found: LeaveOneOut | None = None) -> Estimate:
-        if comparison.evaluations[0][1] == "closure":
-            whole = np.ones((1, comparison.design.n_samples), dtype=np.int32)
-            value = _finite(float(comparison.value(whole)[0]))
-            return Estimate(value, _without("a ratio of two differences"))
-        known = found or _left_out(comparison)
-        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison))
-
-    def _p_value(self, comparison: AgentsCompared) -> float | None:
-        """Of "no difference": below 0.05 exactly where the interval excludes 0."""
-        found = _left_out(comparison)
-        if _bounds(found, comparison).low is None:
-            return None
-        known = _with_unseen(found, comparison)
-        error = np.sqrt(known.variance + known.unseen_variance)
-        return float(t_p_value(pair_t(known.values, error), known.degrees)[0])
-
-    def _evaluation(self, agent: str, arm: str) -> MeasuredRun:
-        key = (agent, arm)
-        if key not in self._evaluations:
-            self._evaluations[key] = MeasuredRun(self.plays[key], self.weights)
-        return self._evaluations[key]
-
     def _value(self, agent: str, arm: str, measure: str) -> float | None:
-        return _finite(self._evaluation(agent, arm).estimate()[measure])
+        run = self.runs.get((agent, arm))
+        return None if run is None else _finite(run.estimate()[measure])
 
 
 def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> StudyFindings:
@@ -593,43 +584,6 @@ def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) ->
     totals = np.bincount(unit, weight, minlength=design.n_units)
     effective = effective_number(weight)
     return Basis(int((sizes > 0).sum()), effective_number(totals), effective, bunch(sizes) / effective)
-
-
-def _left_out(comparison: AgentsCompared) -> LeaveOneOut:
-    return leave_one_out(lambda counts: {"value": comparison.value(counts)}, comparison.design)
-
-
-def _moves(comparison: AgentsCompared) -> Floats:
-    moves = np.array([[basis.bunch] for basis in comparison.bases])
-    return moves * (SHARE_OF_UNSEEN**0.5 if comparison.difference else 1.0)
-
-
-def unseen_move(comparison: AgentsCompared) -> float:
-    """What its interval adds to its standard error, as the root of a sum of squares."""
-    return float((_moves(comparison) ** 2).sum()) ** 0.5
-
-
-def _with_unseen(found: LeaveOneOut, comparison: AgentsCompared) -> LeaveOneOut:
-    """The unseen moves of every share that it is made of; those of two arms met the same cases."""
-    moves, basis = _moves(comparison), comparison.basis
-    signs = -1.0 if comparison.difference else -np.sign(found.values - 0.5)
-    freedom = max(basis.effective_units - 1, 1.0)
-    return replace(found, unseen=signs * moves, size=max(basis.effective, 1.0), freedom=freedom)
-
-
-def _bounds(found: LeaveOneOut, comparison: AgentsCompared) -> Interval:
-    """The interval of a comparison; the rarest of the shares that it is made of decides what it is worth."""
-    basis = comparison.basis
-    if not np.isfinite(found.values[0]):
-        return _without("no case to estimate it from")
-    if basis.units < 2:
-        return _without(f"{basis.units} groups have cases for it, 2 are needed")
-    within = (-np.inf, np.inf) if comparison.difference else UNIT_RANGE
-    (low,), (high,) = bounds(_with_unseen(found, comparison), within, level=LEVEL)
-    if comparison.difference:
-        low, high = np.clip([low, high], -1.0, 1.0)
-    why = "it is undefined without one of the groups"
-    return Interval.of(low, high, level=LEVEL, method=METHOD, n_valid=len(found.left_out), why_none=why)
 
 
 def _without(reason: str) -> Interval:

@@ -37,10 +37,8 @@ MOST_LISTED = 200
 MOST_AT_ONCE = 50
 MOST_NEIGHBOURS = 20
 #: Longest sides of pictures, in pixels.
-THUMBNAIL = 224
+THUMBNAIL = 160
 SIDE, MOST_SIDE = 512, 2048
-#: No thumbnail takes more.
-THUMBNAIL_BYTES = 30_000
 #: Seconds between two reports of progress.
 PAUSE = 0.5
 INSTRUCTIONS = (
@@ -76,35 +74,27 @@ class Bench:
         return {name: view.gallery(self.regions, self.classes) for name, view in self.views.items()}
 
     def listed(self, first: int = 0, count: int = 50) -> str:
-        """Encoders, classes and some of the regions."""
         ids = list(self.ids)
         some = ids[max(first, 0) : max(first, 0) + min(max(count, 1), MOST_LISTED)]
-        encoders = ", ".join(
-            f"{name} (probe {100 * view.facts.probe_accuracy:.1f}% of test regions)"
-            if self.disclosed
-            else name
-            for name, view in self.views.items()
-        )
-        head = [f"encoders: {encoders}", f"classes: {', '.join(self.classes)}"]
+        encoders = list(self.views)
+        if self.disclosed:
+            accuracy = {name: 100 * view.facts.probe_accuracy for name, view in self.views.items()}
+            encoders = [f"{name} (probe {value:.1f}% of test regions)" for name, value in accuracy.items()]
+        head = [f"encoders: {', '.join(encoders)}", f"classes: {', '.join(self.classes)}"]
         return "\n".join([*head, f"{len(ids)} regions, from {max(first, 0)}:", *some])
 
-    def predict(self, region: str, encoder: str, n: int = 3) -> str:
-        """The n most probable classes by the encoder's linear probe, calibrated on validation regions."""
-        scores = self._view(encoder).test[self._row(region)]
-        return prediction_text(_order(scores)[: max(n, 1)], scores, self.classes)
-
-    def predict_many(self, regions: Sequence[str], encoder: str = "", n: int = 1) -> str:
-        """The same of several regions, a line for each; of every encoder if none is named."""
+    def predict(self, regions: Sequence[str], encoder: str = "", n: int = 3) -> str:
         if not 1 <= len(regions) <= MOST_AT_ONCE:
             raise HistobenchError(f"give 1 to {MOST_AT_ONCE} regions at once, not {len(regions)}")
-        names = [encoder] if encoder else list(self.views)
+        views = {encoder: self._view(encoder)} if encoder else self.views
+        rows = [self._row(region) for region in regions]
         return "\n".join(
-            f"{region}: " + "; ".join(f"{name} {self.predict(region, name, n)}" for name in names)
-            for region in regions
+            f"{region}: "
+            + "; ".join(f"{name} {self._said(view.test[row], n)}" for name, view in views.items())
+            for region, row in zip(regions, rows, strict=True)
         )
 
     def neighbours(self, region: str, encoder: str, k: int = 5) -> str:
-        """The k most similar training regions, never of the region's own group or the same picture."""
         near = self._near(region, encoder, k)
         shown = [Neighbour(each.label, region_id(each.image), each.cosine) for each in near]
         return neighbours_text(shown, self._galleries[encoder].percentile(near))
@@ -125,35 +115,34 @@ class Bench:
         return buffer.getvalue(), f"{region}: {size}, {whole}"
 
     def thumbnails(self, region: str, encoder: str, k: int = 5) -> list[bytes]:
-        """The pictures of those neighbours as JPEG files of at most 30 kB."""
         train = self.regions["train"]
         rows = {image: row for row, image in reversed(list(enumerate(train.images)))}
         return [_thumbnail(train.pixels(rows[near.image])) for near in self._near(region, encoder, k)]
 
     def zero_shot(self, region: str, encoder: str) -> str:
-        """Scores of the classes by the encoder's text tower."""
         scores = self._view(encoder).zero_shot
-        if scores is None:
-            raise HistobenchError(f"{encoder} has no text tower, or the server was started without `prompts`")
-        row = scores[self._row(region)]
-        return prediction_text(_order(row), row, self.classes)
+        # Which encoders have a text tower would identify them.
+        all_have = all(view.zero_shot is not None for view in self.views.values())
+        if scores is None or not (all_have or self.disclosed):
+            raise HistobenchError(
+                "zero_shot is not available: it needs `prompts`, and a text tower in every encoder"
+            )
+        return self._said(scores[self._row(region)], len(self.classes))
 
     def measure(self, region: str) -> str:
-        """Classical image analysis of the region."""
         return measurement_text(measure(self.regions["test"].pixels(self._row(region))))
 
-    def compare(self, region: str) -> str:
-        """What every encoder says of a region, a line for each."""
-        return "\n".join(f"{name}: {self.predict(region, name)}" for name in self.views)
+    def _said(self, scores: NDArray[np.float64], n: int) -> str:
+        order = np.argsort(-scores, kind="stable").astype(np.int64)
+        return prediction_text(order[: max(n, 1)], scores, self.classes)
 
     def _near(self, region: str, encoder: str, k: int) -> list[Neighbour]:
         self._view(encoder)
         row, test = self._row(region), self.regions["test"]
         (near,) = self._galleries[encoder].nearest(
-            self.views[encoder].test_features[[row]],
+            self.views[encoder].features["test"][[row]],
             k=min(max(k, 1), MOST_NEIGHBOURS),
-            barred_images=[{test.images[row]}],
-            barred_groups=[{test.groups[row]} if test.groups[row] else set()],
+            barred=[test.origin(row)],
         )
         return near
 
@@ -197,15 +186,12 @@ class OpeningBench:
             return None
 
     def begin(self, what: str, total: int) -> None:
-        """Features are about to be computed."""
         self.done, self.total, self.doing = 0, total, "computing features"
 
     def advance(self, count: int) -> None:
-        """More images are done."""
         self.done += count
 
     def end(self) -> None:
-        """All images are done."""
         self.doing = "fitting probes"
 
     def say(self, text: str) -> None:
@@ -214,14 +200,12 @@ class OpeningBench:
     def _open(self) -> None:
         try:
             self._made.set_result(self._make(self))
-        except HistobenchError as error:
+        except BaseException as error:  # the tool that waits reports it
             self._made.set_exception(error)
-        except BaseException as error:  # the caller that waits gets every error
-            self._made.set_exception(HistobenchError(f"features cannot be computed: {error!r}"))
 
 
 def shown_names(names: Sequence[str], *, disclosed: bool, seed: int = 0) -> dict[str, str]:
-    """Encoder -> what the assistant calls it: its own name, or a letter that the seed deals.
+    """Return what the assistant calls each encoder: its own name, or a letter that the seed deals.
 
     >>> sorted(shown_names(["uni_v1", "random-vit"], disclosed=False).values())
     ['A', 'B']
@@ -241,7 +225,6 @@ def open_bench(
     *,
     disclosed: bool = False,
 ) -> Bench:
-    """Extract (or take from the cache) the features of every encoder and fit its probe."""
     names = shown_names(plan.encoders, disclosed=disclosed, seed=plan.seed)
     roles = {shown: name for name, shown in names.items()}
     regions, views = view_encoders(dataset, roles, plan, features, progress=progress)
@@ -274,14 +257,9 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
         return str(await ask(ctx, lambda bench: bench.listed(first, count)))
 
     @server.tool(annotations=reads)
-    async def predict(ctx: Context[Any, Any], region: str, encoder: str, n: int = 3) -> str:
-        """The n most probable classes of a region by a linear probe on an encoder, with probabilities."""
-        return str(await ask(ctx, lambda bench: bench.predict(region, encoder, n)))
-
-    @server.tool(annotations=reads)
-    async def predict_many(ctx: Context[Any, Any], regions: list[str], encoder: str = "", n: int = 1) -> str:
-        """The same for up to 50 regions at once, a line for each; without an encoder, by every one."""
-        return str(await ask(ctx, lambda bench: bench.predict_many(regions, encoder, n)))
+    async def predict(ctx: Context[Any, Any], regions: list[str], encoder: str = "", n: int = 3) -> str:
+        """The n most probable classes of up to 50 regions by a linear probe on each encoder, or on one."""
+        return str(await ask(ctx, lambda bench: bench.predict(regions, encoder, n)))
 
     @server.tool(annotations=reads, structured_output=False)
     async def neighbours(
@@ -310,28 +288,14 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
         """Classical image analysis of a region: stains, share of tissue, nuclei, texture."""
         return str(await ask(ctx, lambda bench: bench.measure(region)))
 
-    @server.tool(annotations=reads)
-    async def compare(ctx: Context[Any, Any], region: str) -> str:
-        """What every encoder says of a region."""
-        return str(await ask(ctx, lambda bench: bench.compare(region)))
-
     return server
 
 
 def _thumbnail(pixels: NDArray[np.uint8]) -> bytes:
-    """A JPEG file of at most `THUMBNAIL_BYTES`: lower in quality, then smaller, until it fits."""
     from PIL import Image as Pillow
 
-    for side in (THUMBNAIL, THUMBNAIL // 2):
-        picture = Pillow.fromarray(pixels)
-        picture.thumbnail((side, side))
-        for quality in (85, 70, 50, 30):
-            buffer = io.BytesIO()
-            picture.save(buffer, "JPEG", quality=quality)
-            if buffer.tell() <= THUMBNAIL_BYTES:
-                return buffer.getvalue()
+    picture = Pillow.fromarray(pixels)
+    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=70)
     return buffer.getvalue()
-
-
-def _order(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.argsort(-scores, kind="stable").astype(np.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.consult.arms import SEQUENCE_ARMS, case_of
-from histobench.consult.consultation import FAMILY, RECORD
-from histobench.consult.reference_agents import KIND
-from histobench.consult.study import Study
+from histobench.consult.study import FAMILY, KIND, RECORD, Study
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
 from histobench.statistics.power import effective_number
@@ -69,7 +67,6 @@ class Plays:
         return self.sequence * 100_000 + self.position if self.arm in SEQUENCE_ARMS else self.rows
 
     def take(self, kept: NDArray[np.bool_]) -> Plays:
-        """Some of the episodes, by a mask over them [n]."""
         values: dict[str, Any] = {
             name: value[..., kept] if isinstance(value, np.ndarray) and value.size else value
             for name, value in vars(self).items()
@@ -91,32 +88,24 @@ def read_played(folder: str | Path) -> Played:
         for episode in once.of(file, read_episodes(file)):
             if episode.cell.family != FAMILY:
                 continue
-            record = _record(file, episode)
+            arm = episode.task["metadata"][RECORD]["arm"]
             name = episode.cell.model if episode.cell.model.startswith(f"{KIND}-") else episode.cell.agent
-            episodes[name, record["arm"]][repeat][str(episode.task["task_id"])] = episode
+            episodes[name, arm][repeat][str(episode.task["task_id"])] = episode
     if not episodes:
         raise HistobenchError(f"no episodes of Consult in {folder}; run histobench consult run")
     return {key: dict(sorted(repeats.items())) for key, repeats in sorted(episodes.items())}
 
 
 def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]:
-    """(agent, arm) -> what was played; of several repeats only cases that all of them have finished."""
     return plays_of(study, read_played(folder))
 
 
 def plays_of(study: Study, played: Played) -> dict[tuple[str, str], Plays]:
-    """The same of episodes that have been read."""
+    """Convert episodes to arrays; of several repeats only cases that all of them have finished."""
     return {
         (agent, arm): _plays(study, agent, arm, list(repeats.values()))
         for (agent, arm), repeats in played.items()
     }
-
-
-def _record(file: Path, episode: StoredEpisode) -> dict[str, Any]:
-    record = (episode.task.get("metadata") or {}).get(RECORD)
-    if not isinstance(record, dict):
-        raise HistobenchError(f"{file}: an episode without the record of Consult; give the runs of a study")
-    return record
 
 
 def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, StoredEpisode]]) -> Plays:
@@ -128,23 +117,22 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
             "was it prepared anew? Give the runs of this study"
         )
     common = set.intersection(*(set(played) for played in repeats))
-    sequential = arm in SEQUENCE_ARMS
-    ids = sorted(common) if sequential else sorted(common, key=place.__getitem__)
+    ids = sorted(common) if arm in SEQUENCE_ARMS else sorted(common, key=place.__getitem__)
     code = {name: label for label, name in enumerate(study.facts.classes)}
     cases = [study.by_id[case_of(id)] for id in ids]
-    played = [[_record(study.folder, one[id]) for id in ids] for one in repeats]
+    played = [[one[id].task["metadata"][RECORD] for id in ids] for one in repeats]
     views = [case.arms.get(record.get("role", arm)) for case, record in zip(cases, played[0], strict=True)]
     details = [[one[id].details for id in ids] for one in repeats]
 
-    def answers(name: str) -> Ints:
-        return np.array(
-            [[code.get(_said(record, name, "label"), NO_LABEL) for record in row] for row in played],
-            dtype=np.int64,
-        ).reshape(len(repeats), len(ids))
-
-    def numbers(rows: list[list[Any]]) -> Floats:
-        values = [[np.nan if value is None else float(value) for value in row] for row in rows]
+    def array(rows: list[list[dict[str, Any]]], read: Callable[[dict[str, Any]], Any]) -> Floats:
+        values = [[np.nan if (value := read(each)) is None else float(value) for each in row] for row in rows]
         return np.array(values).reshape(len(repeats), len(ids))
+
+    def answer(record: dict[str, Any], name: str, what: str) -> Any:
+        return (record[name] or {}).get(what)
+
+    def labels(name: str) -> Ints:
+        return array(played, lambda each: code.get(answer(each, name, "label"), NO_LABEL)).astype(np.int64)
 
     return Plays(
         agent=agent,
@@ -155,26 +143,19 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
         tool_confidence=np.array([np.nan if view is None else view.confidence for view in views]),
         sequence=np.array([record.get("sequence", -1) for record in played[0]], dtype=np.int64),
         position=np.array([record.get("position", 0) for record in played[0]], dtype=np.int64),
-        first=answers("first"),
-        final=answers("final"),
-        confidence=numbers([[_said(record, "final", "confidence") for record in row] for row in played]),
-        deferred=numbers([[bool(_said(record, "final", "defer")) for record in row] for row in played]) > 0,
-        asked=numbers([[bool(record["asked"]) for record in row] for row in played]) > 0,
-        calls=numbers([[len(record["calls"]) for record in row] for row in played]),
-        tokens=numbers(
-            [[one.get("tokens") if one.get("tokens_known", True) else None for one in row] for row in details]
-        ),
-        cost=numbers([[one.get("cost") for one in row] for row in details]),
+        first=labels("first"),
+        final=labels("final"),
+        confidence=array(played, lambda each: answer(each, "final", "confidence")),
+        deferred=array(played, lambda each: bool(answer(each, "final", "defer"))) > 0,
+        asked=array(played, lambda each: each["asked"]) > 0,
+        calls=array(played, lambda each: len(each["calls"])),
+        tokens=array(details, lambda each: each.get("tokens") if each.get("tokens_known", True) else None),
+        cost=array(details, lambda each: each.get("cost")),
         episodes=np.array(ids, dtype=str),
         started=min(
             (one["started"] for row in details for one in row if "started" in one), default=float("nan")
         ),
     )
-
-
-def _said(record: dict[str, Any], answer: str, what: str) -> Any:
-    """A part of the first or final answer; None where there is no such answer."""
-    return (record[answer] or {}).get(what)
 
 
 Counts = NDArray[np.int32]  # [b, samples]: cases of the study, or sequences
@@ -201,16 +182,11 @@ MEASURES: dict[str, str] = {
     "brier": "Brier score of stated confidences",
     "pass_all": "P(right in every repeat)",
 }
-#: Measures that are differences -> the ratios that they are made of.
+#: Measures that are differences -> the ratios whose cases they rest on.
 DIFFERENCES: dict[str, tuple[str, ...]] = {
-    "over_tool": ("final", "tool"),
+    "over_tool": ("final",),
     "discrimination": ("u_right", "u_wrong"),
     "regret": ("tool", "first", "final"),
-}
-#: Measures that are one share minus another.
-PIECES: dict[str, tuple[str, str]] = {
-    "over_tool": ("gained", "lost"),
-    "discrimination": ("u_right", "u_wrong"),
 }
 #: Closure is a ratio: with less room than this between the better of both and their union it says nothing.
 LEAST_ROOM = 0.05
@@ -237,8 +213,6 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
         "rair": (right & ~first_right & tool_right, ~first_right & tool_right),
         "rsr": (right & first_right & tool_wrong, first_right & tool_wrong),
         "union": (tool_right | first_right, everyone),
-        "gained": (right & ~tool_right, has_tool),
-        "lost": (tool_right & ~right, has_tool),
         "deferred": (plays.deferred, everyone),
         "unanswered": ((plays.final == NO_LABEL) & ~plays.deferred, everyone),
         "brier": (error, stated),
@@ -278,20 +252,17 @@ class MeasuredRun:
         return found | _derived(found)
 
     def estimate(self) -> dict[str, float]:
-        """The values on the episodes as they are."""
         values = self(np.ones((1, int(self.plays.sample.max(initial=0)) + 1), dtype=np.int32))
         return {name: float(value[0]) for name, value in values.items()}
 
     def effective(self, measure: str) -> float:
         """How many cases of equal weight those that a measure is taken on are worth (Kish)."""
-        return min(effective_number(self._among[part]) for part in self._parts(measure))
+        return min(map(effective_number, self.among(measure)))
 
     def among(self, measure: str) -> list[Floats]:
         """The weight of each episode in what the parts of a measure are taken on [n]."""
-        return [self._among[part] for part in self._parts(measure)]
-
-    def _parts(self, measure: str) -> tuple[str, ...]:
-        return DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
+        parts = DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
+        return [self._among[part] for part in parts]
 
 
 def _derived(found: Mapping[str, Floats]) -> dict[str, Floats]:

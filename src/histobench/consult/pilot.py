@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.findings import AgentsCompared, StudyFindings, unseen_move
+from histobench.consult.findings import AgentsCompared, StudyFindings
 from histobench.consult.study import RegisteredContrast
 from histobench.core.errors import HistobenchError
 from histobench.statistics.power import PowerEstimate, power_from_predictions
@@ -64,31 +64,28 @@ def plan_cases(
             f"{agent} has played no arm that a registered contrast needs; the pilot needs strong at least"
         )
     share = alpha / len(played)
-    plans = []
-    for registered in findings.study.contrasts:
-        comparison = comparisons[registered.name]
-        if comparison is None:
-            plans.append(
-                ContrastPlan(registered.name, registered.words, 0, 0, None, "its arms were not played")
-            )
-        else:
-            plans.append(_plan(registered, comparison, delta=delta, power=power, alpha=share, seed=seed))
+    plans = [
+        _plan(each, comparisons[each.name], delta=delta, power=power, alpha=share, seed=seed)
+        for each in findings.study.contrasts
+    ]
     unit = "groups" if any(case.group for case in findings.study.cases) else "cases"
     return CasePlan(agent, delta, power, share, unit, tuple(plans))
 
 
 def _plan(
     registered: RegisteredContrast,
-    comparison: AgentsCompared,
+    comparison: AgentsCompared | None,
     *,
     delta: float,
     power: float,
     alpha: float,
     seed: int,
 ) -> ContrastPlan:
+    if comparison is None:
+        return ContrastPlan(registered.name, registered.words, 0, 0, None, "its arms were not played")
     samples = comparison.samples
     design = sampling_design(len(samples), clusters=comparison.design.unit_of[samples])
-    cases = len(comparison.evaluations[0][0].plays.rows)
+    cases = len(comparison.runs[0].plays.rows)
 
     def contrast(counts: Counts) -> Floats:
         spread = np.zeros((len(counts), comparison.design.n_samples), dtype=np.int32)
@@ -106,7 +103,7 @@ def _plan(
             alpha=alpha,
             n_resamples=SIMULATED,
             seed=seed,
-            unseen=unseen_move(comparison),
+            unseen=comparison.unseen_move,
         )
     except ValueError:
         reason = "it does not vary over the cases of the pilot"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.consult.arms import ARMS, SEQUENCE_ARMS, random_order, steps_of
-from histobench.consult.consultation import FAMILY, RECORD, ConsultTask, Kept, SequenceMemory
-from histobench.consult.reference_agents import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
-from histobench.consult.study import RUNS, Case, Study, open_study
+from histobench.consult.arms import ARMS, SEQUENCE_ARMS, named_arms, random_order, steps_of
+from histobench.consult.consultation import ConsultTask, Kept, SequenceMemory
+from histobench.consult.reference_agents import PolicyModels, PolicyPlayer, parse_policy
+from histobench.consult.study import FAMILY, KIND, RECORD, RUNS, Case, Study, open_study
 from histobench.consult.study_plan import ConsultRun
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
@@ -50,13 +50,11 @@ class ConsultCell(PlannedCell):
     outcomes: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Also the cases and answers: a study that was prepared anew is another one."""
         extra = {"outcomes": True} if self.outcomes else {}
         return {**super().settings(), "study": self.study, **extra}
 
 
 def play(run: ConsultRun, *, display: OpenDisplay = no_display, writer: Writer | None = None) -> Played:
-    """Play the missing episodes of the arms, or those of a writer's part."""
     study, planned, output = plan_run(run)
     cells = [cell for cell, _ in planned]
     if writer is None:
@@ -73,19 +71,17 @@ def play(run: ConsultRun, *, display: OpenDisplay = no_display, writer: Writer |
         withhold=[output, study.folder],
         display=display,
         writer=writer,
+        runs_code=not run.is_policy,
     )
     return Played(output, tuple(cells), outcome)
 
 
 class StudyRun(PartedRun):
-    """A run of a study that is shared out between workers."""
-
     track = "consult"
 
     def play_part(
         self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: OpenDisplay
     ) -> Played:
-        """Play the episodes of a writer's part."""
         return play(ConsultRun(options=options, **more), display=display, writer=writer)
 
 
@@ -107,27 +103,16 @@ def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planne
 
 
 def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
-    """The arms that a list names; `all` is every prepared arm that needs no expert model.
+    """Return the arms that a list names; `all` is every prepared arm that needs no expert model.
 
     Without `alone` sequences are left out of `all`, and refused where they are named.
     """
-    prepared = study.facts.arms
+    known = [arm for arm in study.facts.arms if arm in ARMS]
     if text.strip() == "all":
-        played = [arm for arm in prepared if arm in ARMS and arm != "expert"]
-        return [arm for arm in played if alone or arm not in SEQUENCE_ARMS]
-    arms = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for arm in arms:
-        if arm not in prepared:
-            raise HistobenchError(f"the study has no arm {arm!r}; {did_you_mean(arm, prepared)}")
-        if arm in SEQUENCE_ARMS and not alone:
-            raise HistobenchError(f"the arm {arm} is played in one process: give `engine` local")
-        if arm == "swap":
-            raise HistobenchError(
-                "the arm swap is no longer supported: prepare the study again for the arms sequence and "
-                "sequence-same"
-            )
-    if not arms:
-        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong")
+        return [arm for arm in known if arm != "expert" and (alone or arm not in SEQUENCE_ARMS)]
+    arms = named_arms(text, known)
+    if not alone and set(arms) & set(SEQUENCE_ARMS):
+        raise HistobenchError("sequences are played in one process: give `engine` local")
     return arms
 
 
@@ -139,7 +124,7 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
     """
     text = run.options.agent or ""
     agent = parse_policy(text) if run.is_policy else parse_agent(text)
-    name = run.options.name or (policy_name(agent) if run.is_policy else player_name(agent))
+    name = run.options.name or (f"{KIND}-{agent.target}" if run.is_policy else player_name(agent))
     model = check_model_name(name)
     asked = plan_expert(run.expert, FeedbackKind()) if run.expert else None
     pictures = study.pictures() if run.pictures else {}
@@ -159,11 +144,9 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
             max_propose_solution=ANSWERS + sequential,
             calls=run.how_called,
         )
-        tasks: list[Task]
+        tasks: list[Task] = [ConsultTask(study, case, arm, pictures.get(case.id)) for case in cases]
         if sequential:
             tasks = _sequence_tasks(study, arm, run, pictures, output, cell.path)
-        else:
-            tasks = [ConsultTask(study, case, arm, pictures.get(case.id)) for case in cases]
         consulting = ConsultCell(
             cell,
             TaskDataset(name, ConsultTask, FAMILY),
@@ -237,7 +220,7 @@ class _SequencePlayer(Player):
         except BaseException:
             task = self._steps.get((key.dataset, str(key.task_id)))
             if task is not None and task.memory is not None and task.step is not None:
-                task.memory.lose(task.step)
+                task.memory.end(task.step, None)
             raise
 
     def stop(self) -> None:
@@ -248,7 +231,6 @@ class _SequencePlayer(Player):
 
 
 def _adviser(arm: str, expert: ExpertPlan | None) -> tuple[ExpertPlan | None, str]:
-    """The expert of an arm and its name."""
     if arm == PLACEBO:
         return ExpertPlan(FeedbackKind(False, "placebo")), PLACEBO
     if arm == "expert":

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import (
-    HAND_WRITTEN,
     atomic_path,
-    check_plain,
-    read_plain,
+    read_bytes,
     read_plain_text,
     write_json,
     write_text,
@@ -31,7 +28,8 @@ from histobench.core.renamed import Renamed
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,30 +78,27 @@ def shuffled_options(names: Sequence[str], case_id: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn every error of a file that `consult prepare` wrote into one that says what to do."""
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    """Read a file that `consult prepare` wrote; an error says what to do."""
     try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HistobenchError(f"cannot read {path} ({error}); run histobench consult prepare") from error
+        return read(path)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise HistobenchError(f"cannot read {path} ({reason}); run histobench consult prepare") from error
 
 
-def write_cases(path: Path, cases: Iterable[Case]) -> None:
-    """One JSON object per line."""
-    write_text(path, "".join(json.dumps(asdict(case), sort_keys=True) + "\n" for case in cases))
+@cache
+def _records(kind: type[T]) -> Callable[[Any], list[T]]:
+    """Make a function that reads a list of dataclasses from plain values."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(list[kind], config=ConfigDict(extra="forbid")).validate_python  # type: ignore[valid-type]
 
 
-def read_cases(path: Path) -> list[Case]:
-    """The cases of a file that `write_cases` wrote."""
-    cases = []
-    with _reading(path):
-        for line in filter(str.strip, read_plain_text(path).split("\n")):
-            record = parse_json(line)
-            arms = {arm: ToolView(**view) for arm, view in record.pop("arms").items()}
-            cases.append(Case(**{**record, "options": tuple(record["options"])}, arms=arms))
-    if not cases:
-        raise HistobenchError(f"{path} holds no cases; run histobench consult prepare")
+def _read_cases(path: Path) -> list[Case]:
+    lines = filter(str.strip, read_plain_text(path).split("\n"))
+    if not (cases := _records(Case)([parse_json(line) for line in lines])):
+        raise ValueError("it holds no cases")
     return cases
 
 
@@ -123,9 +118,12 @@ class Recorded:
     answer: str
 
     @property
+    def asked(self) -> tuple[str, str, str, str, str]:
+        return self.image, self.encoder, self.arm, self.tool, self.arguments
+
+    @property
     def key(self) -> str:
-        """The content address."""
-        return address(self.image, self.encoder, self.arm, self.tool, self.arguments)
+        return hashlib.sha256(json.dumps(self.asked).encode()).hexdigest()
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:
@@ -137,64 +135,42 @@ def canonical(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def address(image: str, encoder: str, arm: str, tool: str, arguments: str) -> str:
-    """The hash of everything that an answer depends on."""
-    return hashlib.sha256(json.dumps([image, encoder, arm, tool, arguments]).encode()).hexdigest()
-
-
 class Cassette:
-    """Answers by their address."""
-
     def __init__(self, rows: Iterable[Recorded]) -> None:
         self.rows = tuple(rows)
-        self._answers = {row.key: row.answer for row in self.rows}
+        self._answers = {row.asked: row.answer for row in self.rows}
 
     def answer(
         self, tool: str, arguments: Mapping[str, Any], *, image: str = "", encoder: str = "", arm: str = ""
     ) -> str:
-        """The recorded answer; to ask for what was not recorded is no agent's fault."""
-        key = address(image, encoder, arm, tool, canonical(arguments))
-        try:
-            return self._answers[key]
-        except KeyError:
-            what = f"{tool}({canonical(arguments)}) for image {image or 'any'} in arm {arm or 'any'}"
-            raise HistobenchError(
-                f"the cassette holds no answer of {what}; prepare the study again"
-            ) from None
+        asked = image, encoder, arm, tool, canonical(arguments)
+        if asked not in self._answers:
+            what = f"{tool}({asked[-1]}) for image {image or 'any'} in arm {arm or 'any'}"
+            raise HistobenchError(f"no recorded answer of {what}; prepare the study again")
+        return self._answers[asked]
 
 
 def write_cassette(path: Path, rows: Iterable[Recorded]) -> None:
-    """As Parquet, sorted by address: the same answers give the same file."""
+    """Write Parquet, sorted by address: the same answers give the same file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     unique = {row.key: row for row in rows}
-    table = pa.table(
-        {
-            name: pa.array([getattr(unique[key], name) for key in sorted(unique)], pa.string())
-            for name in COLUMNS
-        }
-    )
+    kept = [unique[key] for key in sorted(unique)]
+    table = pa.table({name: pa.array([getattr(row, name) for row in kept], pa.string()) for name in COLUMNS})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(path: Path) -> pa.Table:
-    """A table that `consult prepare` wrote."""
+def _rows(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    with _reading(path):
-        return pq.read_table(check_plain(path))
+    return pq.read_table(path).to_pylist()
 
 
 def read_cassette(path: Path) -> Cassette:
-    """The answers of a file; one whose answers are not at their addresses was changed, and is refused."""
-    table = read_table(path)
-    with _reading(path):
-        rows = [Recorded(**{name: row[name] for name in COLUMNS[1:]}) for row in table.to_pylist()]
-        if [row.key for row in rows] != table["key"].to_pylist():
-            raise ValueError("answers are not at their addresses")
-    return Cassette(rows)
+    """Read the answers of a file that `write_cassette` wrote."""
+    return Cassette(Recorded(*(row[name] for name in COLUMNS[1:])) for row in _rows(path))
 
 
 STUDY = "study.json"
@@ -205,6 +181,12 @@ LESSONS = "lessons.parquet"
 MOST_WIDTH = 0.3
 #: The folder of the agents' episodes.
 RUNS = "runs"
+#: How the names of reference agents begin.
+KIND = "policy"
+#: The family of their tasks.
+FAMILY = "consult"
+#: The key of a task's metadata under which results keep what happened.
+RECORD = "consult"
 #: What registered contrasts are kept in.
 CONTRASTS_FILE = "contrasts.json"
 #: Version 1 (histobench 0.2) reported cosines, had the arm `swap`, and no sequences.
@@ -254,32 +236,33 @@ class BlindingCheck:
 
     @property
     def groups_needed(self) -> int:
-        """About how many groups make the interval narrow enough: its width goes with t / sqrt(groups)."""
+        """About how many groups make the interval narrow enough: its logits are t / sqrt(groups) apart."""
+        from scipy.special import logit
         from scipy.stats import t
 
         def width(groups: int) -> float:
             return float(t.ppf(0.995, groups - 1)) / groups**0.5
 
         have = max(self.groups, 2)
-        wanted = width(have) * MOST_WIDTH / max(self.high - self.low, MOST_WIDTH)
+        enough = 2 * logit(0.5 + MOST_WIDTH / 2)
+        wanted = (
+            width(have) * enough / max(np.ptp(logit(np.clip([self.low, self.high], 0.001, 0.999))), enough)
+        )
         return next(groups for groups in range(have, 100_000) if width(groups) <= wanted)
 
     @property
     def sentence(self) -> str:
-        """What the audit found."""
         found = f"{self.first} and {self.second}: AUC {self.auc:.2f} [{self.low:.2f}, {self.high:.2f}]"
         if self.leaks:
             return f"{found}, not blind"
         if self.blind:
-            return f"{found}, blind"
+            return f"{found}, blind (at most {self.high:.2f})"
         need = f"about {self.groups_needed}" if self.groups else "more"
         return f"{found}, too few groups ({need} needed)"
 
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What `study.json` says."""
-
     dataset: str
     classes: tuple[str, ...]
     encoders: tuple[StudyEncoder, ...]
@@ -302,6 +285,11 @@ class StudyFacts:
 
     def encoder(self, role: str) -> StudyEncoder | None:
         return next((encoder for encoder in self.encoders if encoder.role == role), None)
+
+    @property
+    def legend(self) -> str:
+        """Which encoder each role is, for tables."""
+        return "; ".join(f"{encoder.role}: {encoder.name}" for encoder in self.encoders)
 
 
 @dataclass(frozen=True)
@@ -328,6 +316,11 @@ class Study:
         What was prepared: dataset, classes, encoders with their roles, arms, blinding checks, cautions.
     cases : tuple of Case
         The cases in the order in which they are played, with options and selection probabilities.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.consult.open_study("study").facts.arms  # doctest: +SKIP
     """
 
     folder: Path
@@ -358,7 +351,7 @@ class Study:
 
     @cached_property
     def cassette(self) -> Cassette:
-        return read_cassette(self.folder / FILE)
+        return _read(self.folder / FILE, read_cassette)
 
     @cached_property
     def by_id(self) -> dict[str, Case]:
@@ -366,10 +359,9 @@ class Study:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What runs on this study depend on."""
         digest = hashlib.sha256()
         for name in (CASES, FILE):
-            digest.update(read_plain(self.folder / name))
+            digest.update(read_bytes(self.folder / name))
         if self.facts.sequences:
             digest.update(json.dumps([self.facts.sequences, self.facts.replaced_by]).encode())
         return digest.hexdigest()[:16]
@@ -382,9 +374,8 @@ class Study:
         dict of str to Path
             Content hash -> file.
         """
-        path = self.folder / PICTURES
-        with _reading(path):
-            return {str(image): Path(place) for image, place in parse_json(read_plain_text(path)).items()}
+        places = _read(self.folder / PICTURES, lambda path: parse_json(read_plain_text(path)))
+        return {image: Path(place) for image, place in places.items()}
 
     @cached_property
     def contrasts(self) -> tuple[RegisteredContrast, ...]:
@@ -404,8 +395,7 @@ class Study:
         -------
         Lessons
         """
-        table = read_table(self.folder / LESSONS)
-        rows = [row for row in table.to_pylist() if row["part"] == part]
+        rows = [row for row in _read(self.folder / LESSONS, _rows) if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []
         return Lessons(
             np.array([row["label"] for row in rows], dtype=np.int64),
@@ -422,10 +412,10 @@ class RegisteredContrast:
     """
 
     name: str
-    measure: str
+    measure: Literal["final", "over_tool", "u_right", "u_wrong", "discrimination"]
     arm: str
     against: str = ""
-    part: str = "after"
+    part: Literal["before", "after"] = "after"
     #: When it was registered, in ISO 8601 (UTC); empty for a study of histobench 0.2, which had no file.
     registered: str = ""
 
@@ -442,13 +432,9 @@ class RegisteredContrast:
 
     def problem(self, arms: Sequence[str]) -> str:
         """What is wrong with it in a study that has these arms; empty if nothing is."""
-        if self.measure not in MEASURED:
-            return f"unknown measure {self.measure!r}; {did_you_mean(self.measure, MEASURED)}"
         for arm in (self.arm, self.against):
             if arm and arm not in arms:
                 return f"the study has no arm {arm!r}; {did_you_mean(arm, arms)}"
-        if self.part not in ("before", "after"):
-            return f"`part` must be before or after, not {self.part!r}"
         if not self.against and self.measure != "over_tool":
             return f"{self.measure} in {self.arm} needs an arm to compare with: give `against`"
         if self.against and self.against.startswith("sequence") != self.arm.startswith("sequence"):
@@ -474,15 +460,12 @@ DEFAULT_CONTRASTS = (
 
 
 def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
-    """The contrasts of a file: a JSON list of objects with name, measure, arm and against."""
+    """Read a JSON list of objects with name, measure, arm and against."""
     try:
-        listed = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
-        found = tuple(
-            RegisteredContrast(**{key: str(value) for key, value in each.items()}) for each in listed
-        )
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        found = tuple(_records(RegisteredContrast)(parse_json(read_plain_text(path))))
+    except (OSError, ValueError) as error:
         raise HistobenchError(
-            f"{path} is not a list of contrasts ({error}). Write a JSON list such as "
+            f"{path} is not a list of contrasts ({' '.join(str(error).split())}). Write a JSON list such as "
             '[{"name": "dose", "measure": "u_wrong", "arm": "wrong-25", "against": "strong"}].'
         ) from error
     if not found or len({each.name for each in found}) < len(found):
@@ -490,48 +473,65 @@ def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
     return found
 
 
-def register_contrasts(folder: Path, contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
-    """Add contrasts to those of a study, with the time; a name that is registered cannot change any more."""
-    path = folder / CONTRASTS_FILE
-    before = read_contrasts(path) if path.exists() else ()
-    known = {each.name for each in before}
+def check_contrasts(contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
+    """Refuse contrasts that a study with these arms cannot make."""
     for each in contrasts:
         if problem := each.problem(arms):
             raise HistobenchError(f"contrast {each.name!r}: {problem}")
-        if each.name in known:
-            raise HistobenchError(
-                f"the study has registered a contrast {each.name!r} already; choose another name"
-            )
+
+
+def register_contrasts(folder: Path, contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
+    """Add contrasts to those of a study, with the time; a registered contrast cannot change."""
+    check_contrasts(contrasts, arms)
+    path = folder / CONTRASTS_FILE
+    before = read_contrasts(path) if path.exists() else ()
+    if taken := {each.name for each in before} & {each.name for each in contrasts}:
+        raise HistobenchError(
+            f"the study already has a registered contrast {min(taken)!r}; choose another name"
+        )
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(
-        path, [asdict(each) for each in (*before, *(replace(each, registered=now) for each in contrasts))]
-    )
+    added = [replace(each, registered=now) for each in contrasts]
+    write_json(path, [asdict(each) for each in (*before, *added)])
 
 
 def open_study(folder: str | Path) -> Study:
-    """The study in a folder."""
     folder = Path(folder)
-    path = folder / STUDY
-    if not path.is_file():
-        raise HistobenchError(f"{folder} holds no study; run histobench consult prepare")
-    with _reading(path):
-        record: dict[str, Any] = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
-        if record["version"] not in READABLE:
-            raise ValueError(f"version {record['version']}; this histobench reads {READABLE}")
-        encoders = tuple(StudyEncoder(**encoder) for encoder in record.pop("encoders"))
-        checks = tuple(BlindingCheck(**check) for check in record.pop("blinding", ()))
-        sequences = tuple(tuple(cases) for cases in record.pop("sequences", ()))
-        lists = ("classes", "arms", "true_classes", "cautions")
-        plain: dict[str, Any] = {
-            name: tuple(value) if name in lists and value is not None else value
-            for name, value in record.items()
-        }
-        facts = StudyFacts(encoders=encoders, blinding=checks, sequences=sequences, **plain)
-    return Study(folder, facts, tuple(read_cases(folder / CASES)))
+    if not (folder / STUDY).is_file():
+        raise HistobenchError(f"{folder} is not a Consult study; create one with histobench consult prepare")
+    return Study(folder, _read(folder / STUDY, _facts), tuple(_read(folder / CASES, _read_cases)))
 
 
-def write_lessons(folder: Path, parts: Mapping[str, Lessons], roles: Sequence[str]) -> None:
-    """The regions of both parts in one table."""
+def _facts(path: Path) -> StudyFacts:
+    record = parse_json(read_plain_text(path))
+    if (version := record["version"]) not in READABLE:
+        raise ValueError(f"version {version}; this histobench reads {READABLE}")
+    return _records(StudyFacts)([record])[0]
+
+
+def write_study(
+    folder: Path,
+    facts: StudyFacts,
+    cases: Sequence[Case],
+    *,
+    recorded: Iterable[Recorded],
+    pictures: Mapping[str, str],
+    lessons: Mapping[str, Lessons],
+    contrasts: Sequence[RegisteredContrast],
+) -> Study:
+    """Write every file of a study; `study.json` last, because without it the folder is not a study."""
+    (folder / STUDY).unlink(missing_ok=True)
+    write_cassette(folder / FILE, recorded)
+    write_text(folder / CASES, "".join(json.dumps(asdict(case), sort_keys=True) + "\n" for case in cases))
+    write_json(folder / PICTURES, pictures)
+    _write_lessons(folder / LESSONS, lessons, [encoder.role for encoder in facts.encoders])
+    (folder / CONTRASTS_FILE).unlink(missing_ok=True)
+    if contrasts:
+        register_contrasts(folder, contrasts, facts.arms)
+    write_json(folder / STUDY, asdict(facts))
+    return open_study(folder)
+
+
+def _write_lessons(path: Path, parts: Mapping[str, Lessons], roles: Sequence[str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -540,19 +540,12 @@ def write_lessons(folder: Path, parts: Mapping[str, Lessons], roles: Sequence[st
             "part": part,
             "label": int(lessons.labels[row]),
             "measurements": lessons.measurements[row].tolist(),
-            **{role: lessons.shown[role][row].tolist() if role in lessons.shown else None for role in roles},
+            **{role: shown[row].tolist() for role, shown in lessons.shown.items()},
         }
         for part, lessons in parts.items()
         for row in range(len(lessons.labels))
     ]
-    lists = pa.list_(pa.float64())
-    schema = pa.schema(
-        [
-            ("part", pa.string()),
-            ("label", pa.int64()),
-            ("measurements", lists),
-            *((role, lists) for role in roles),
-        ]
-    )
-    with atomic_path(folder / LESSONS) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    types = {"part": pa.string(), "label": pa.int64()}
+    types |= dict.fromkeys(("measurements", *roles), pa.list_(pa.float64()))
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), temporary)

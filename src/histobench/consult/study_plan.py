@@ -89,7 +89,7 @@ class ConsultRun:
         "how the agent acts: tags in its text, or function calls",
         default=None,
         choices=CALLS,
-        default_text="text; policies: native",
+        default_text="text; policies always call functions",
         group=_WHAT,
     )
     pictures: bool = option("the agent sees the region and may look(box)", default=False, group=_WHAT)
@@ -102,24 +102,31 @@ class ConsultRun:
 
     @property
     def is_policy(self) -> bool:
-        """Whether a reference agent plays."""
         return (self.options.agent or "").startswith("policy:")
 
     @property
     def how_called(self) -> str:
-        """How tools are called: what was asked for, or what the agent is best at."""
-        return self.calls or ("native" if self.is_policy else "text")
+        return "native" if self.is_policy else self.calls or "text"
 
     @property
     def sampling(self) -> Sampling:
-        """How the agent's model is sampled."""
         return replace(self.options, calls=self.how_called).sampling
 
 
-def extraction_options() -> list[Declared]:
-    """The options of an extraction that a study has, too."""
-    names = ("device", "num_workers", "precision", "compile")
-    return [each for each in options_of(Settings) if each.name in names]
+#: The options of `histobench mint run` that a run of a study has, too.
+RUN_OPTIONS = (
+    *("agent", "limit", "repeat", "name", "output", "sandbox", "concurrency", "max_cost", "max_tokens"),
+    *("temperature", "top_p", "seed", "reasoning_effort", "reasoning_history", "constrain", "cache"),
+    *("prices", "attempts", "timeout", "rpm", "tpm"),
+)
+
+
+#: The options of an extraction that a study has, too.
+EXTRACTION = ("device", "num_workers", "precision", "compile")
+
+
+def study_options() -> list[Declared]:
+    return [*options_of(StudyPlan), *(each for each in options_of(Settings) if each.name in EXTRACTION)]
 
 
 def assign_roles(names: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,15 @@ class HistobenchError(Exception):
 
     The command line prints the message without a traceback and exits with code 2.
     Anything else that is raised is a defect of this project.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> try:
+    ...     hb.open_results("nowhere")
+    ... except hb.HistobenchError as error:
+    ...     print("refused")
+    refused
     """
 
 
@@ -24,6 +33,17 @@ class DiskFullError(HistobenchError):
 
 class InterruptedWorkError(KeyboardInterrupt):
     """The user (or the system) has stopped the work; the text says what is kept."""
+
+
+def error_text(error: Exception) -> str:
+    """An error in one line; that of the operating system with its file before the reason.
+
+    >>> error_text(FileNotFoundError(2, "No such file or directory", "plan.yaml"))
+    'plan.yaml: No such file or directory'
+    """
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return located(str(error.filename or ""), error.strerror)
 
 
 def located(where: str, text: object) -> str:

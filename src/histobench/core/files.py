@@ -1,4 +1,4 @@
-"""Read and write files: regular ones of a bounded size, written whole or not at all, on shared disks too."""
+"""Read and write files: regular ones, written whole or not at all, on shared disks too."""
 
 from __future__ import annotations
 
@@ -13,73 +13,32 @@ import stat
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from histobench.core.errors import DiskFullError, HistobenchError, InvalidParameterError
 from histobench.core.plain_data import parse_json
 
-#: What no one writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
-HAND_WRITTEN = 16 << 20
-#: A note that a process of ours has written: a claim, the output of a unit, what was spent.
-NOTED = 256 << 20
-#: Lists of images, tasks, episodes and predictions, which are held in memory as a whole.
-LISTED = 4 << 30
+
+def read_unpacked(path: str | Path) -> bytes:
+    """Return the content of a file; one whose name ends with `.gz` is unpacked."""
+    data = read_bytes(path)
+    try:
+        return gzip.decompress(data) if str(path).endswith(".gz") else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise HistobenchError(f"{path} is damaged: {error}") from error
 
 
-class NotPlainError(OSError):
-    """There is something at the path, but not a regular file, or one that is far too large."""
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-
-def check_plain(path: str | Path, *, limit: int | None = None) -> Path:
-    """Return the path if a regular file of at most `limit` bytes is there."""
-    found = os.stat(path)
-    if stat.S_ISDIR(found.st_mode):
-        raise NotPlainError(errno.EISDIR, "it is a folder, not a plain file; name a file in it", str(path))
-    if not stat.S_ISREG(found.st_mode):
-        advice = "it is not a plain file; save its content to a file, and name that"
-        raise NotPlainError(errno.EINVAL, advice, str(path))
-    if limit is not None and found.st_size > limit:
-        too_large = f"file too large: {found.st_size:,} bytes (limit {limit:,})"
-        raise NotPlainError(errno.EFBIG, too_large, str(path))
-    return Path(path)
-
-
-def plain_descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a regular file, as `opener` of `open`."""
-    return os.open(check_plain(path), flags)
-
-
-def open_plain(path: str | Path) -> io.BufferedReader:
-    """Open a regular file for reading bytes."""
-    return check_plain(path).open("rb")
-
-
-def open_unpacked(path: str | Path) -> IO[bytes]:
-    """Open as `open_plain`; a file whose name ends with `.gz` is unpacked."""
-    check_plain(path)
-    return cast(IO[bytes], gzip.open(path)) if str(path).endswith(".gz") else open_plain(path)
-
-
-def read_plain(path: str | Path, *, limit: int = LISTED) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes."""
-    return check_plain(path, limit=limit).read_bytes()
-
-
-def read_plain_text(path: str | Path, *, limit: int = LISTED, encoding: str = "utf-8") -> str:
-    """Return the content as text; as `Path.read_text` does, every line ends with a line feed."""
-    return check_plain(path, limit=limit).read_text(encoding=encoding)
-
-
-def is_no_folder(path: Path) -> bool:
-    """Whether something is there that is to be read as a file, be it one or not: the door says which."""
-    return path.exists() and not path.is_dir()
+def read_plain_text(path: str | Path, *, encoding: str = "utf-8") -> str:
+    """Return the content as text, unpacked as by `read_unpacked`; every line ends with a line feed."""
+    try:
+        return io.TextIOWrapper(io.BytesIO(read_unpacked(path)), encoding=encoding).read()
+    except UnicodeDecodeError as error:
+        raise InvalidParameterError(f"{path} is not UTF-8 text: {error.reason}") from error
 
 
 # Files that are either whole or absent.
@@ -296,8 +255,32 @@ def await_file(path: str | Path) -> None:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a file; an OSError that is left is not one that passed by itself."""
-    return patiently(lambda: Path(path).read_bytes())
+    """Return the content of a file; an OSError that is left is not one that passed by itself."""
+    return patiently(lambda: regular(path).read_bytes())
+
+
+def regular(path: str | Path) -> Path:
+    """Return the path, unless a pipe or a device is there, which a reader could wait for forever."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # who reads it says so
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return Path(path)
+
+
+def read_json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of every line; a last line that a kill has torn is left out."""
+    lines = read_unpacked(path).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = parse_json(line)
+        except ValueError as error:
+            if number == len(lines):
+                return
+            raise HistobenchError(f"{path}:{number}: not valid JSON ({error}); remove the line") from error
+        yield number, value
 
 
 def read_note(path: str | Path) -> dict[str, Any] | None:
@@ -306,17 +289,15 @@ def read_note(path: str | Path) -> dict[str, Any] | None:
     A file that is there and cannot be read is an error: to go on as if it were not would undo what it says.
     """
     try:
-        content = parse_json(patiently(lambda: read_plain(path, limit=NOTED)).decode("utf-8"))
+        content = parse_json(read_bytes(path).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise unreadable(path, error) from error
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
 
 
-def names_in(folder: Path, ending: str) -> list[str]:
+def names_in(folder: Path, ending: str = "") -> list[str]:
     """The names of files in a folder that end so, sorted, as `files_below`; made for very many of them."""
     return sorted(name for name in _listing(folder, lambda: os.listdir(folder)) if name.endswith(ending))
 
@@ -343,19 +324,10 @@ def _listing(folder: Path, look: Callable[[], list[T]]) -> list[T]:
         return patiently(look)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def unreadable(path: str | Path, error: OSError) -> HistobenchError:
-    """The line for a file that could not be read and may well be sound."""
-    return HistobenchError(
-        f"cannot read {path}: {error.strerror or error}; the file was not changed; run again"
-    )
 
 
 # Files that are views: made from other files that are each written once, and never changed in place.

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeVar,
     Union,
@@ -326,7 +327,7 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
     found: dict[str, Any] = {}
     for each in options:
         value = values.get(each.name)
-        if value is None or (each.kind is str and not each.is_list and str(value) == ""):
+        if value is None:
             continue
         if each.is_list and isinstance(value, str):
             value = list(map(each.one, listed(value)))
@@ -356,6 +357,51 @@ def from_values(cls: type[R], values: Mapping[str, Any], *, only: bool = False) 
     named = [each for each in options if each.name in values]
     given = {each.name: values[each.name] for each in named if values[each.name] is not each.default}
     return cls(**values_from(options, given, ""))
+
+
+class Entry:
+    """A dataclass that is written by hand in a file; `words` in a field's metadata are the allowed ones."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "str_strip_whitespace": True}
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, words = getattr(self, each.name), each.metadata.get("words")
+            if words and value and value not in words:
+                raise ValueError(f"{each.name} is {value!r}; {did_you_mean(str(value), words)}")
+
+
+def read_entry(kind: type[R], entry: Any, where: str) -> R:
+    """Make a dataclass from a mapping of a file; an error names the place and the field."""
+    from pydantic import ValidationError
+
+    if not isinstance(entry, Mapping):
+        raise HistobenchError(f"{where}: expected fields (key: value), found {type(entry).__name__}")
+    hashable: Any = kind
+    try:
+        made: R = _entry_adapter(hashable).validate_python(entry)
+        return made
+    except ValidationError as error:
+        # A misspelled field comes before the one that is therefore missing.
+        first = min(error.errors(), key=lambda each: each["type"] != "unexpected_keyword_argument")
+    *above, name = first["loc"] or ("",)
+    place = ": ".join(map(str, (where, *above)))
+    if first["type"] == "unexpected_keyword_argument":
+        known = [] if above else [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        raise HistobenchError(f"{place}: unknown field {name!r}; {did_you_mean(str(name), known)}")
+    if first["type"] in ("missing", "missing_argument"):
+        raise HistobenchError(f"{place}: the field {name!r} is missing")
+    if first["type"] == "value_error":
+        raise HistobenchError(f"{located(place, name)}: {first['ctx']['error']}".replace(": : ", ": "))
+    found = reprlib.repr(first["input"])
+    raise HistobenchError(f"{place}: {name}: {first['msg'].lower()}, found {found}")
+
+
+@cache
+def _entry_adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = False) -> None:

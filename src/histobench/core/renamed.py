@@ -17,7 +17,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 class Renamed:
-    """An earlier name of a method or attribute.
+    """An earlier name of a method or attribute, which tab completion does not offer.
 
     >>> class Table:
     ...     def to_frame(self) -> str:
@@ -35,6 +35,8 @@ class Renamed:
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._old = name
+        listed = owner.__dir__
+        owner.__dir__ = lambda instance: [each for each in listed(instance) if each != name]  # type: ignore
 
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:

@@ -36,6 +36,14 @@ class AgentRuns:
         How the run ended that returned this object; None for runs that were opened.
     complete : bool
         Whether every episode that was asked for has been played.
+
+    Examples
+    --------
+    >>> from importlib.resources import files
+    >>> import histobench as hb
+    >>> recording = files("histobench.mint.runs") / "demo_recording"
+    >>> hb.mint.open_runs(recording).leaderboard()["episodes"].tolist()
+    [48]
     """
 
     def __init__(self, folder: str | Path, outcome: RunOutcome | None = None) -> None:
@@ -263,6 +271,14 @@ def open_runs(folder: str | Path) -> AgentRuns:
     Returns
     -------
     AgentRuns
+
+    Examples
+    --------
+    >>> from importlib.resources import files
+    >>> import histobench as hb
+    >>> recording = files("histobench.mint.runs") / "demo_recording"
+    >>> len(hb.mint.open_runs(recording).episodes())
+    48
     """
     return AgentRuns(checked(Path, folder, "folder"))
 
@@ -278,7 +294,15 @@ def table(results: AgentRuns | str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        As `AgentRuns.table`.
+        As `AgentRuns.to_frame`.
+
+    Examples
+    --------
+    >>> from importlib.resources import files
+    >>> import histobench as hb
+    >>> recording = files("histobench.mint.runs") / "demo_recording"
+    >>> hb.mint.table(recording)[["dataset", "k", "episodes"]].values.tolist()
+    [['gsm8k', 5, 48]]
     """
     return (results if isinstance(results, AgentRuns) else open_runs(results)).to_frame()
 
@@ -299,6 +323,11 @@ def compare(results: AgentRuns | str | Path, first: str, second: str, *, k: int 
     -------
     pandas.DataFrame
         As `AgentRuns.compare`.
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.mint.compare("mint-results", "gpt-4o-mini", "gpt-4o-mini+placebo", k=3)  # doctest: +SKIP
     """
     runs = results if isinstance(results, AgentRuns) else open_runs(results)
     return runs.compare(first, second, k=k)

@@ -14,12 +14,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, atomic_path, read_plain_text
+from histobench.core.files import atomic_path, read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.mint.agents.agent import EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
@@ -124,10 +124,7 @@ class Graded:
 
 def read_rubric(path: str | Path) -> Rubric:
     """From a YAML file: `rubric` (text), `grades`, `passes` (default: the first), `show_reference`."""
-    try:
-        values = read_yaml(read_plain_text(Path(path), limit=HAND_WRITTEN), where=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the rubric {path}: {error}") from error
+    values = read_yaml(read_plain_text(Path(path)), where=str(path))
     known = ("rubric", "grades", "passes", "show_reference")
     if not isinstance(values, dict):
         raise HistobenchError(f"{path}: a rubric has the keys {', '.join(known)}")
@@ -211,26 +208,14 @@ def grade(
 def write_grades(path: str | Path, graded: Sequence[Graded]) -> None:
     """A row for each answer: which episode, the answer, the grade of each grader and of most of them."""
     names = list(graded[0].grades) if graded else []
-    rows = [
-        {**_key(row.answer), "answer": row.answer.text, **row.grades, MAJORITY: row.majority}
-        for row in graded
-    ]
+    rows = [{**_row(row.answer), **row.grades, MAJORITY: row.majority} for row in graded]
     _write(path, [*_KEYS, "answer", *names, MAJORITY], rows)
 
 
 def write_sample(path: str | Path, graded: Sequence[Graded], size: int, *, seed: int = 0) -> int:
     """A random sample without the grades, for a person to fill the column `label`; gives its size."""
     chosen = random.Random(seed).sample(list(graded), min(size, len(graded)))
-    rows = [
-        {
-            **_key(row.answer),
-            "prompt": row.answer.prompt,
-            "reference": row.answer.reference,
-            "answer": row.answer.text,
-            LABEL: "",
-        }
-        for row in chosen
-    ]
+    rows = [{**_row(row.answer), LABEL: ""} for row in chosen]
     _write(path, [*_KEYS, "prompt", "reference", "answer", LABEL], rows)
     return len(rows)
 
@@ -239,7 +224,7 @@ def read_labels(path: str | Path, rubric: Rubric) -> dict[str, str]:
     """Answer's id -> the grade that a person gave; rows without a label are left out."""
     try:
         rows = list(csv.DictReader(io.StringIO(read_plain_text(Path(path), encoding="utf-8-sig"))))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise HistobenchError(f"cannot read the labels {path}: {error}") from error
     known = {name.casefold(): name for name in rubric.grades}
     labels: dict[str, str] = {}
@@ -303,12 +288,12 @@ def pass_rates(
     return found
 
 
-def _key(answer: GradedAnswer) -> dict[str, Any]:
-    return {name: getattr(answer, name) for name in _KEYS}
+def _row(answer: GradedAnswer) -> dict[str, Any]:
+    return {**asdict(answer), "id": answer.id, "answer": answer.text}
 
 
 def _write(path: str | Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)

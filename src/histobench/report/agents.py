@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, error_text
 from histobench.mint.envs.action import classify
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
-from histobench.mint.results.recording import SUFFIX, Recording, read_recordings
+from histobench.mint.results.recording import SUFFIX, read_recordings
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.stored_episode import (
     FILE,
@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShownTurn:
-    """What the agent wrote and what came back."""
-
     text: str
     kind: str
     observation: str | None = None
@@ -45,8 +43,6 @@ class ShownTurn:
 
 @dataclass(frozen=True)
 class Episode:
-    """One conversation and how it ended."""
-
     outcome: EpisodeOutcome
     prompt: str
     turns: tuple[ShownTurn, ...]
@@ -70,14 +66,12 @@ class AgentRun:
 
     @property
     def feedback(self) -> str:
-        """The expert in words; empty without one."""
         if self.feedback_model == NO_FEEDBACK:
             return ""
         return f"{self.feedback_model} ({self.feedback_type})"
 
     @property
     def name(self) -> str:
-        """What the run is called on the pages."""
         return f"{self.agent}{f' + {self.feedback}' if self.feedback else ''}, k = {self.k}"
 
 
@@ -95,17 +89,16 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
             continue
         try:
             for episode in _episodes(path, once):
-                o = episode.outcome
-                key = (o.model, o.feedback_model, o.feedback_type, o.k)
+                key = _run_key(episode.outcome)
                 runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
             read.add(path)
-        except HistobenchError as error:
-            problems.append(without_folder(str(error), results_dir))
+        except (HistobenchError, OSError) as error:
+            problems.append(without_folder(error_text(error), results_dir))
     alone: Counter[str] = Counter()
-    for o in read_unfinished(path for path in files if path in read and path.name == FILE):
-        key = (o.model, o.feedback_model, o.feedback_type, o.k)
+    for outcome in read_unfinished(path for path in files if path in read and path.name == FILE):
+        key = _run_key(outcome)
         if key in runs:
-            runs[key].unfinished[o.outcome] += 1
+            runs[key].unfinished[outcome.outcome] += 1
         else:
             alone[AgentRun(*key).name] += 1
     problems += [f"{name}: {n} episodes, none could be played to its end" for name, n in alone.items()]
@@ -113,22 +106,22 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
     return [runs[key] for key in order], problems
 
 
+def _run_key(outcome: EpisodeOutcome) -> tuple[str, str, str, int]:
+    return outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k
+
+
 def _episodes(path: Path, once: EachOnce) -> Iterator[Episode]:
     if path.name == FILE:
         yield from map(conversation, once.of(path, read_episodes(path)))
-    else:
-        yield from map(_from_recording, read_recordings(path))
-
-
-def _from_recording(recording: Recording) -> Episode:
-    turns = tuple(
-        ShownTurn(turn.assistant, turn.kind, turn.observation, turn.feedback) for turn in recording.turns
-    )
-    return Episode(recording.outcome, "", turns, error=recording.error or "")
+        return
+    for recording in read_recordings(path):
+        turns = (
+            ShownTurn(each.assistant, each.kind, each.observation, each.feedback) for each in recording.turns
+        )
+        yield Episode(recording.outcome, "", tuple(turns), error=recording.error or "")
 
 
 def conversation(episode: StoredEpisode) -> Episode:
-    """A stored episode turn by turn."""
     state, task = episode.state, episode.task
     history = state["history"]
     prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
@@ -180,11 +173,7 @@ def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
         {
             "runs": [_run(run) for run in runs],
             "gains": _gains(runs),
-            "trends": {
-                model: {"slope": line.slope, "r2": line.r2}
-                for model, line in trends.items()
-                if line is not None
-            },
+            "trends": {model: {"slope": line.slope, "r2": line.r2} for model, line in trends.items() if line},
         },
     )
     pictures = talk_pictures(site, "talk", cache)
@@ -196,12 +185,12 @@ def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
 
 
 def _run(run: AgentRun) -> dict[str, Any]:
-    families: dict[str, list[Episode]] = defaultdict(list)
-    datasets: dict[str, list[Episode]] = defaultdict(list)
-    for episode in run.episodes:
-        families[episode.outcome.family].append(episode)
-        datasets[episode.outcome.task].append(episode)
     outcomes = [episode.outcome for episode in run.episodes]
+    families: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    datasets: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        families[outcome.family].append(outcome)
+        datasets[outcome.task].append(outcome)
     invalid = sum(o.invalid for o in outcomes)
     actions = sum(o.proposals + o.tool_calls for o in outcomes) + invalid
     tokens = [episode.tokens for episode in run.episodes if episode.tokens]
@@ -210,7 +199,7 @@ def _run(run: AgentRun) -> dict[str, Any]:
         "agent": run.agent,
         "feedback": run.feedback,
         "k": run.k,
-        "all": _rate(run.episodes),
+        "all": _rate(outcomes),
         "families": {name: _rate(members) for name, members in sorted(families.items())},
         "datasets": {name: _rate(members) for name, members in sorted(datasets.items())},
         "solvedBy": _solved_by(run),
@@ -227,9 +216,8 @@ def _outcomes(run: AgentRun) -> list[list[Any]]:
     return [[name, found[name], int(name not in UNFINISHED)] for name in OUTCOMES if found[name]]
 
 
-def _rate(episodes: Sequence[Episode]) -> dict[str, Any]:
+def _rate(outcomes: Sequence[EpisodeOutcome]) -> dict[str, Any]:
     """Success with its interval, as `histobench mint table` gives it."""
-    outcomes = [episode.outcome for episode in episodes]
     interval = rate_interval(outcomes)
     return {
         "n": len(outcomes),
@@ -280,13 +268,11 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
 
 
 def _row(episode: Episode) -> list[Any]:
-    """Dataset, id, success, turns, outcome."""
     o = episode.outcome
     return [o.task, o.task_id, int(o.success), len(episode.turns), o.outcome]
 
 
 def talk_pictures(site: Path, folder: str, cache: Cache) -> Pictures:
-    """The pictures that agents were shown, small enough for a page."""
     return Pictures(site, folder, cache, side=448, square=False)
 
 

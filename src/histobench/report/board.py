@@ -19,7 +19,6 @@ from histobench.roi.comparison.comparison import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
-    SplitEntry,
     SplitTable,
     compare_splits,
     evidence_of_splits,
@@ -88,6 +87,11 @@ def _metric(
         for row in runs
     ]
     values = [[None if cell is None else cell.value for cell in row] for row in cells]
+    winners: list[dict[str, Any] | None] = []
+    for column, result in enumerate(results):
+        winner = dict(result.winners.get(metric, {}))
+        row = [numbers[column] for numbers in runs].index(winner.pop("run")) if winner else -1
+        winners.append({"row": row, **winner} if winner else None)
     return {
         "value": values,
         "low": [[None if cell is None else cell.low for cell in row] for row in cells],
@@ -95,7 +99,7 @@ def _metric(
         "standing": [[0 if cell is None else _STANDINGS[cell.standing] for cell in row] for row in cells],
         "ranks": [[None if cell is None else cell.ranks for cell in row] for row in cells],
         "mayBeBest": [[int(cell is not None and cell.may_be_best) for cell in row] for row in cells],
-        "winners": [_winner(result.winners.get(metric), c, runs) for c, result in enumerate(results)],
+        "winners": winners,
         "tests": [list(result.tests.get(metric, ("", ""))) for result in results],
         "ranking": ranking(rows, values, lower_is_better=described(metric).lower_is_better),
     }
@@ -139,13 +143,6 @@ def _answered(
     }
 
 
-def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
-    if winner is None:
-        return None
-    row = next(k for k, numbers in enumerate(runs) if numbers[column] == winner["run"])
-    return {"row": row, **{key: winner[key] for key in ("value", "low", "high")}}
-
-
 def ranking(
     names: Sequence[str], values: list[list[float | None]], *, lower_is_better: bool
 ) -> dict[str, Any] | None:
@@ -166,9 +163,6 @@ def ranking(
     }
 
 
-# What repeated splits say about a dataset's encoders, for its page.
-
-
 def split_tables(results_dir: Path) -> list[tuple[str, SplitTable]]:
     """The tables over splits with their presets; nothing where there are no splits.
 
@@ -176,7 +170,7 @@ def split_tables(results_dir: Path) -> list[tuple[str, SplitTable]]:
     """
     try:
         runs = [run for run in split_runs(results_dir) if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
-    except HistobenchError:
+    except (HistobenchError, OSError):
         return []
     found: list[tuple[str, SplitTable]] = []
     for (_, preset, _, _), members in by_task(runs).items():
@@ -188,7 +182,6 @@ def split_tables(results_dir: Path) -> list[tuple[str, SplitTable]]:
 
 
 def split_payload(table: SplitTable, preset: str) -> dict[str, Any]:
-    """A table over splits, for the page of its dataset."""
     against = {pair.second: pair for pair in table.pairs if pair.first == table.entries[0].name}
     return {
         "task": table.task,
@@ -198,22 +191,21 @@ def split_payload(table: SplitTable, preset: str) -> dict[str, Any]:
         "scheme": table.scheme,
         "splits": table.n_splits,
         "pairs": len(table.pairs),
-        "rows": [_row(entry, entry.name in against and against[entry.name].holds) for entry in table.entries],
+        "rows": [
+            {
+                "name": entry.name,
+                "mean": rounded(entry.mean.mean),
+                "low": rounded(entry.mean.low),
+                "high": rounded(entry.mean.high),
+                "least": rounded(entry.least),
+                "greatest": rounded(entry.greatest),
+                "rank": rounded(entry.mean_rank),
+                "rankLow": entry.rank_low,
+                "rankHigh": entry.rank_high,
+                "first": rounded(entry.first),
+                "behind": entry.name in against and against[entry.name].holds,
+            }
+            for entry in table.entries
+        ],
         "notes": list(table.notes),
-    }
-
-
-def _row(entry: SplitEntry, behind: bool) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "mean": rounded(entry.mean.mean),
-        "low": rounded(entry.mean.low),
-        "high": rounded(entry.mean.high),
-        "least": rounded(entry.least),
-        "greatest": rounded(entry.greatest),
-        "rank": rounded(entry.mean_rank),
-        "rankLow": entry.rank_low,
-        "rankHigh": entry.rank_high,
-        "first": rounded(entry.first),
-        "behind": behind,
     }

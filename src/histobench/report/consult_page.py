@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,20 +11,17 @@ from typing import Any
 import numpy as np
 
 from histobench.consult.arms import ARMS
-from histobench.consult.consultation import RECORD
 from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings, StudyFindings
 from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_played, risk_coverage
-from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
+from histobench.consult.study import RECORD, RUNS, STUDY, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, error_text
 from histobench.report.agents import conversation, talk_payload, talk_pictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
 
-# Failure cards: a region that an agent got wrong, what the tool said of it, and how they talked.
-
-#: Cards of one kind, agent and arm; those of which the agent was surest.
+#: Failure cards of one kind, agent and arm; those of which the agent was surest.
 MOST_CARDS = 12
 SHOWN_NEIGHBOURS = 5
 SIDE = 256
@@ -35,7 +33,7 @@ def _card_pictures(site: Path, study: Study, folder: str, cache: Cache) -> Pictu
     """Small pictures of cases and neighbors by their content hashes."""
     try:
         paths = study.pictures()
-    except HistobenchError:  # a study may be shared without its pictures
+    except (HistobenchError, OSError):  # a study may be shared without its pictures
         paths = {}
     return Pictures(site, folder, cache, paths.get, side=SIDE)
 
@@ -55,7 +53,6 @@ def failure_kinds(plays: Plays) -> list[str]:
 def failure_cards(
     played: PlayedStudy, agent: str, arm: str, pictures: Pictures, talk: Pictures
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The cards of an agent in an arm, and how many failures of each kind there are."""
     plays = played.findings.plays[agent, arm]
     kinds = failure_kinds(plays)
     confidence = np.nan_to_num(plays.confidence[0], nan=-1.0)
@@ -63,26 +60,18 @@ def failure_cards(
         (row for row, kind in enumerate(kinds) if kind),
         key=lambda row: (KINDS.index(kinds[row]), -confidence[row], row),
     )
-    seen: dict[str, int] = {}
-    cards = []
+    cards, seen = [], Counter[str]()
     for row in rows:
-        seen[kinds[row]] = seen.get(kinds[row], 0) + 1
+        seen[kinds[row]] += 1
         if seen[kinds[row]] <= MOST_CARDS:
-            case = played.study.cases[plays.rows[row]]
-            cards.append(_card(played, plays, row, case, kinds[row], pictures, talk))
-    return cards, seen
+            cards.append(_card(played, plays, row, kinds[row], pictures, talk))
+    return cards, dict(seen)
 
 
 def _card(
-    played: PlayedStudy,
-    plays: Plays,
-    row: int,
-    case: Case,
-    kind: str,
-    pictures: Pictures,
-    talk: Pictures,
+    played: PlayedStudy, plays: Plays, row: int, kind: str, pictures: Pictures, talk: Pictures
 ) -> dict[str, Any]:
-    names = played.study.facts.classes
+    case, names = played.study.cases[plays.rows[row]], played.study.facts.classes
 
     def label(code: int) -> str | None:
         return None if code == NO_LABEL else names[code]
@@ -145,8 +134,8 @@ def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
             study = open_study(path.parent)
             episodes = read_played(study.folder / RUNS)
             findings = StudyFindings(study, plays_of(study, episodes))
-        except HistobenchError as error:
-            problems.append(without_folder(str(error), results_dir))
+        except (HistobenchError, OSError) as error:
+            problems.append(without_folder(error_text(error), results_dir))
             continue
         place = path.parent.relative_to(results_dir).as_posix()
         name = study.facts.dataset if place == "." else f"{study.facts.dataset} ({place})"
@@ -163,16 +152,14 @@ def write_studies(site: Path, studies: Sequence[PlayedStudy], cache: Cache) -> N
         pictures = _card_pictures(site, played.study, f"consult-{number}", cache)
         content = study_payload(played)
         for place, line in enumerate(content["lines"]):
-            key = (line["agent"], line["arm"])
-            cards, kinds = failure_cards(played, *key, pictures, talk)
-            line["failures"] = kinds
+            agent, arm = line["agent"], line["arm"]
+            cards, line["failures"] = failure_cards(played, agent, arm, pictures, talk)
             if cards:
                 write_payload(site, f"failures/{number}-{place}", cards)
         write_payload(site, f"consult/{number}", content)
 
 
 def study_payload(played: PlayedStudy) -> dict[str, Any]:
-    """Everything of one study but the failures."""
     findings, facts = played.findings, played.study.facts
     return {
         "name": played.name,
@@ -239,7 +226,6 @@ def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
 
 
 def _sequences(found: SequenceFindings) -> dict[str, Any]:
-    """Parts by their names, each with the change, without it, and the difference."""
     return {
         "length": found.length,
         "change": found.change,
@@ -276,8 +262,8 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
 
 
 def _estimate(found: Estimate | Contrast) -> list[float | None]:
-    low, high = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
-    return [rounded(found.value), rounded(low), rounded(high)]
+    bounds = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+    return [rounded(value) for value in (found.value, *bounds)]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[list[float | None]]:

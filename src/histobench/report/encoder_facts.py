@@ -93,9 +93,6 @@ def bibtex(facts: dict[str, Any]) -> str | None:
     return f"@{kind}{{{facts['citation']},\n{lines}\n}}"
 
 
-# Images per second of the encoders of a results folder, where a run measured them.
-
-
 def measured_speed(results_dir: Path) -> tuple[dict[str, float], str]:
     """Encoder -> images per second, and the device they were measured on.
 

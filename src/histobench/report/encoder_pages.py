@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import check_plain, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
 from histobench.report.payload import packed, rounded, write_payload
-from histobench.report.thumbnails import Cache, thumbnail
+from histobench.report.thumbnails import Cache, Pictures
 from histobench.roi.comparison.choice import CHOICE_FILE
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
 from histobench.roi.comparison.similarity_table import (
@@ -104,7 +104,6 @@ def similarity_payload(results_dir: Path) -> list[dict[str, Any]]:
 
 
 def _stored(path: Path) -> dict[str, Any]:
-    """The content of a stored JSON file; empty where there is none."""
     if not path.is_file():
         return {}
     try:
@@ -124,19 +123,22 @@ def write_top_tiles(
     """
     shown = []
     drawn = 0
-    pictures: dict[tuple[int, str], int] = {}
+
+    def find(dataset: str, name: str) -> Path | None:
+        return sources[dataset].path(name) if dataset in sources else None
+
+    pictures = Pictures(site, "tiles", cache, find, most=MOST_TILES)
     for number, run in enumerate(inventory.runs):
         path = TaskFiles.beside(run.path).top_tiles
         if not path.is_file():
             continue
-        dataset = inventory.dataset_of[number]
-        source = sources.get(inventory.datasets[dataset])
+        dataset = inventory.datasets[inventory.dataset_of[number]]
         patients: dict[str, list[list[Any]]] = {}
         try:
             for row in csv.DictReader(read_plain_text(path).splitlines()):
                 name = row["img_name"]
-                picture = _picture(site, dataset, name, source, pictures, cache)
-                patients.setdefault(row["patient"], []).append([name, float(row["attention"]), picture])
+                tile = [name, float(row["attention"]), pictures.address(dataset, name)]
+                patients.setdefault(row["patient"], []).append(tile)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("left out: the tiles of %s cannot be read (%s)", path.name, error)
             continue
@@ -151,7 +153,7 @@ def write_top_tiles(
 def attention_maps(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The attention on the slides of each patient; patients without coordinates of tiles have no map."""
     try:
-        with np.load(check_plain(path), allow_pickle=False) as box:
+        with np.load(path, allow_pickle=False) as box:
             if "coords" not in box.files:
                 return {}
             found = {name: box[name] for name in box.files}
@@ -193,24 +195,3 @@ def attention_cells(coords: NDArray[np.float64], relative: NDArray[np.float64]) 
         level = np.floor((np.log10(mean) + 1) / 2 * LEVELS) + 1
     cells = np.where(counts > 0, np.clip(np.nan_to_num(level, neginf=1.0), 1, LEVELS), 0)
     return cells.reshape(rows, columns).astype(np.uint8)
-
-
-def _picture(
-    site: Path,
-    dataset: int,
-    name: str,
-    source: ImageSource | None,
-    pictures: dict[tuple[int, str], int],
-    cache: Cache,
-) -> str:
-    """The place of a tile's picture in the site; empty where it has none."""
-    key = dataset, name
-    if key not in pictures:
-        path = source.path(name) if source is not None and len(pictures) < MOST_TILES else None
-        content = thumbnail(path, cache) if path is not None else None
-        if content is None:
-            return ""
-        pictures[key] = len(pictures)
-        (site / "thumbs" / "tiles").mkdir(parents=True, exist_ok=True)
-        (site / "thumbs" / "tiles" / f"{pictures[key]}.webp").write_bytes(content)
-    return f"thumbs/tiles/{pictures[key]}.webp"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError, did_you_mean, error_text
 from histobench.report.inventory import Inventory
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
-from histobench.roi.data.source import DatasetSource, scan_dataset
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class ImageSource:
 
     @cached_property
     def _folders(self) -> list[str]:
-        """Every folder that images or the source lie in, the longest first."""
         folders = {self.place.parent, self.place} | {path.parent for path in self.paths.values()}
         named = {f"{folder.as_posix()}/" for folder in folders if folder.name}
         return sorted(named, key=len, reverse=True)
@@ -45,7 +44,6 @@ class ImageSource:
 
     @property
     def dataset(self) -> RoiDataset | None:
-        """Images in splits with labels, where known."""
         return None if self.reading is None else self.reading.dataset
 
 
@@ -70,9 +68,7 @@ def image_sources(
     results_dir: Path | None = None,
 ) -> dict[str, ImageSource]:
     """The source of each dataset: what the user names, else what `run` noted, where it still exists."""
-    named: dict[str, str | Path] = dict(given) if isinstance(given, Mapping) else {}
-    if given is not None and not isinstance(given, Mapping):
-        named[""] = given
+    named = given if isinstance(given, Mapping) else {} if given is None else {"": given}
     for name, place in named.items():
         if not inventory.datasets:
             raise HistobenchError("`images`: the results are of agents only, which have no test images")
@@ -96,8 +92,8 @@ def image_sources(
             try:
                 reading = note.read()  # as the run had them: same splits, same patients
                 found[dataset] = ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source))
-            except HistobenchError as error:
-                log.warning("no thumbnails for %s: %s", dataset, error)
+            except (HistobenchError, OSError) as error:
+                log.warning("no thumbnails for %s: %s", dataset, error_text(error))
     return found
 
 
@@ -113,10 +109,10 @@ def open_source(place: str | Path) -> ImageSource:
     """A dataset (CSV, folder of class folders, shards), or any folder with images somewhere in it."""
     path = Path(place)
     try:
-        reading = scan_dataset(path)
+        reading = DatasetSource(str(path)).read()
         if paths := _paths(reading):
             return ImageSource(_with_file_names(paths), reading, path)
-    except HistobenchError:
+    except (HistobenchError, OSError):
         if not path.is_dir():
             raise
     files = {

@@ -53,7 +53,7 @@ def take_inventory(results_dir: Path) -> Inventory:
             dataset = run.identity.dataset or results_dir.name
             encoder = run.identity.encoder or "unknown"
             runs.append(replace(run, identity=replace(run.identity, dataset=dataset, encoder=encoder)))
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             unreadable.append(without_folder(str(error), results_dir))
     runs = changes_told(runs)
     known = sorted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +57,11 @@ def methods_payload(
     return {
         "provenance": {name: [row[name] for row in rows] for name in _COLUMNS},
         "bibtex": "\n\n".join([_OWN_BIBTEX, *entries, *([_MINT_BIBTEX] if agents else [])]),
-        "paragraph": " ".join(
-            filter(
-                None,
-                [
-                    paragraph(inventory, results, read_dataset_notes(results_dir), over_splits),
-                    robustness_paragraph(robustness),
-                    agents_paragraph(agents),
-                    consult_paragraph(studies),
-                ],
-            )
+        "paragraph": _joined(
+            paragraph(inventory, results, read_dataset_notes(results_dir), over_splits),
+            robustness_paragraph(robustness),
+            agents_paragraph(agents),
+            consult_paragraph(studies),
         ),
         "software": software(inventory),
         "how": sorted({result.how for result in results if result.how}),
@@ -87,10 +82,10 @@ def paragraph(
     seeds = sorted({run.identity.seed for run in inventory.runs})
     names = f" ({', '.join(inventory.encoders)})" if len(inventory.encoders) <= _MOST_NAMED else ""
     recipe = f", preset{'s' if len(presets) > 1 else ''} {_and(presets)}" if presets else ""
-    sentences = [
+    return _joined(
         f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')}{names} on "
         f"{_count(len(inventory.datasets), 'dataset')} by "
-        f"{_and(list(dict.fromkeys(task_words(board.task) for board in inventory.boards)))} with histobench "
+        f"{_and(_distinct(task_words(board.task) for board in inventory.boards))} with histobench "
         f"{__version__}{recipe}, seed{'s' if len(seeds) > 1 else ''} {_and(list(map(str, seeds)))}.",
         *(
             _dataset_words(index, inventory, results, notes.get(name))
@@ -102,8 +97,7 @@ def paragraph(
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
         if len(inventory.datasets) > 1 and len(inventory.encoders) > 1
         else "",
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    )
 
 
 #: Most encoders that the paragraph names, and tables that it lists one by one.
@@ -127,18 +121,17 @@ def _dataset_words(
     train, train_groups, val = most("num_train"), most("num_train_groups"), most("num_val")
     joined = val and any("joined" in str(info.get("val_use")) for info in infos)
     chosen = val and any("choose" in str(info.get("val_use")) for info in infos)
+
+    def images(number: int, kind: str, n_groups: int) -> str:
+        return _count(number, f"{kind} image") + (f" of {n_groups:,} {GROUPS}" if n_groups else "")
+
     parts = [f"{classes} classes"] if classes else []
     if train:
-        of = f" of {train_groups:,} {GROUPS}" if train_groups else ""
-        more = (
-            f", {val:,} of them from the validation set, which was joined to the training set"
-            if joined
-            else ""
-        )
-        parts.append(f"{_count(train, 'training image')}{of}{more}")
+        more = f", {val:,} of them from the validation set, which was joined to the training set"
+        parts.append(images(train, "training", train_groups) + (more if joined else ""))
     if chosen:
         parts.append(f"{_count(val, 'validation image')} to choose hyper-parameters")
-    parts.append(f"{_count(tested, 'test image')}" + (f" of {groups:,} {GROUPS}" if groups else ""))
+    parts.append(images(tested, "test", groups))
     words = f"{inventory.datasets[index]}: {'; '.join(parts)}"
     if note is not None and note.split is not None:
         whole = ", all images of one patient or slide in the same part" if groups else ""
@@ -169,25 +162,21 @@ def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Ite
             continue
         tested = tuple(described(metric).title for metric, each in kept.items() if each.may_be_best)
         first = next(iter(kept.values()))
-        reason = (
-            (first.reason.removeprefix("no interval: ") or "too few images") if not first.may_be_best else ""
-        )
-        untested = (
-            f"Differences of {described(first.metric).title} were not tested: {reason}. " if reason else ""
-        )
+        untested = ""
+        if not first.may_be_best:
+            reason = first.reason.removeprefix("no interval: ") or "too few images"
+            untested = f"Differences of {described(first.metric).title} were not tested: {reason}. "
         task = " ".join(filter(None, (board.task, board.setting)))
         where = f"{task} on {inventory.datasets[result.dataset_index]}"
         alike.setdefault((tested, untested), []).append(where)
     for (tested, untested), tables in alike.items():
         named = _and(tables) if len(tables) <= _MOST_TABLES else f"{len(tables)} tables"
-        made = (
-            f"Differences of {_and(list(tested))} were tested for all pairs of encoders on the same test "
-            f"images ({MAX_T}; family-wise error rate 0.05 within each metric and table)."
-            if tested
-            else "No other differences were tested."
-            if untested
-            else ""
-        )
+        made = "No other differences were tested." if untested else ""
+        if tested:
+            made = (
+                f"Differences of {_and(list(tested))} were tested for all pairs of encoders on the same test "
+                f"images ({MAX_T}; family-wise error rate 0.05 within each metric and table)."
+            )
         yield f"{named}: {untested}{made}"
     if sum(map(len, alike.values())) > 1:
         yield "There was no correction for the number of tables or metrics."
@@ -207,31 +196,21 @@ def _means_words(results: list[TableResult]) -> str:
     over = {result.how.removeprefix("jackknife over ") for result in results}
     both = sorted(words for words in over if words.startswith(("episodes and", "training runs and")))
     alone = ["episodes alone, for these test images"] if "episodes" in over else []
-    return (
-        f"; those of means over episodes or training runs are over {_and(both + alone)}."
-        if both + alone
-        else "."
-    )
+    shown = both + alone
+    return f"; those of means over episodes or training runs are over {_and(shown)}." if shown else "."
 
 
 def robustness_paragraph(tables: Sequence[RobustnessTable]) -> str:
-    """What was done to tell the tissue from the site."""
     paired = [table for table in tables if table.column == PAIR_COLUMN]
     tables = [table for table in tables if table.column != PAIR_COLUMN]
-    return " ".join(filter(None, (_sites_sentence(tables), _pairs_sentence(paired))))
+    return _joined(_sites_sentence(tables), _pairs_sentence(paired))
 
 
 def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
     if not tables:
         return ""
-    columns = list(
-        dict.fromkeys(
-            column
-            for table in tables
-            for pack in table.packs
-            for column in pack.content["details"].get("view_columns", ())
-        )
-    )
+    details = [pack.content["details"] for table in tables for pack in table.packs]
+    columns = _distinct(column for each in details for column in each.get("view_columns", ()))
     return (
         f"Images of the same place under another {_and(columns, 'or')} were compared in pairs: the cosine of "
         "their features, and how often one was among the k nearest of the other in the images of both "
@@ -242,7 +221,7 @@ def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
 def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
     if not tables:
         return ""
-    columns = _and(list(dict.fromkeys(table.column for table in tables)))
+    columns = _and(_distinct(table.column for table in tables))
     sizes = {pack.content["details"].get("k") for table in tables for pack in table.packs} - {None}
     chosen = f"k = {_and([str(k) for k in sorted(sizes)], 'or')}, " if sizes else "k chosen "
     return (
@@ -256,16 +235,15 @@ def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
 
 
 def agents_paragraph(agents: Sequence[AgentRun]) -> str:
-    """What was done with language-model agents."""
     if not agents:
         return ""
-    names = list(dict.fromkeys(run.agent for run in agents))
+    names = _distinct(run.agent for run in agents)
     datasets = sorted({episode.outcome.task for run in agents for episode in run.episodes})
     tasks = {episode.outcome.key for run in agents for episode in run.episodes}
     budgets = sorted({run.k for run in agents})
-    experts = list(dict.fromkeys(run.feedback_model for run in agents if run.feedback))
+    experts = _distinct(run.feedback_model for run in agents if run.feedback)
     methods = sorted({rate_interval([each.outcome for each in run.episodes]).method for run in agents})
-    sentences = [
+    return _joined(
         f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
         f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "
         f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
@@ -273,24 +251,19 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
         f"95% confidence intervals of success rates are those of {_and(methods)}"
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    )
 
 
 def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
-    """What was done with agents that consult encoders."""
     if not studies:
         return ""
-    names = list(
-        dict.fromkeys(name for study in studies for name in study.findings.agents if not is_policy(name))
-    )
-    encoders = list(
-        dict.fromkeys(encoder.name for study in studies for encoder in study.study.facts.encoders)
-    )
+    names = _distinct(name for study in studies for name in study.findings.agents if not is_policy(name))
+    facts = [study.study.facts for study in studies]
+    encoders = _distinct(encoder.name for each in facts for encoder in each.encoders)
     played = {arm for study in studies for _, arm in study.findings.plays}
-    arms = list(dict.fromkeys(arm for study in studies for arm in study.study.facts.arms if arm in played))
+    arms = _distinct(arm for each in facts for arm in each.arms if arm in played)
     cases = sum(len(study.study.cases) for study in studies)
-    datasets = list(dict.fromkeys(study.study.facts.dataset for study in studies))
+    datasets = _distinct(each.dataset for each in facts)
     grouped = any(case.group for study in studies for case in study.study.cases)
     who = f"{_count(len(names), 'language-model agent')} ({', '.join(names)}) and " if names else ""
     return (
@@ -320,3 +293,11 @@ def _count(number: int, noun: str) -> str:
 
 def _and(words: list[str], word: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"
+
+
+def _distinct(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))

@@ -35,7 +35,6 @@ def script(key: str, value: Any) -> str:
 
 
 def write_payload(folder: Path, key: str, value: Any) -> Path:
-    """Write the data file of `key` under the site's `data` folder."""
     path = folder / "data" / f"{key}.js"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script(key, value), encoding="ascii")
@@ -118,7 +117,6 @@ _PAGE = """\
 
 
 def write_page(site: Path, title: str) -> None:
-    """Write `index.html` and the program beside it."""
     (site / "assets").mkdir(exist_ok=True)
     for name in ASSETS:
         source = files("histobench.report") / "assets" / name
@@ -159,18 +157,13 @@ def site_folder(out: Path) -> Iterator[Path]:
             f"{out} holds files besides the site, such as {others[0]}, which replacing it would delete; "
             "move them, or choose another folder"
         )
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-    except OSError as error:
-        raise HistobenchError(f"cannot write {out}: {error.strerror or error}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     try:
         yield building
         (building / MARK).write_text("written by histobench report\n", encoding="ascii")
         building.chmod(0o755)
         _replace(out, building)
-    except OSError as error:
-        raise HistobenchError(f"cannot write the site {out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

@@ -18,8 +18,6 @@ from histobench.roi.results.robustness_files import StoredRobustness, load_robus
 from histobench.roi.robustness.registered_pairs import SEVERAL
 from histobench.roi.task_catalogue import ROBUSTNESS
 
-# The data of the robustness part of a dataset page: every encoder by every site column.
-
 #: Measures in the order of the page: name, label, whether less is better.
 MEASURES = (
     ("robustness_index", "Robustness index", False),

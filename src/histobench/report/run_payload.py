@@ -6,11 +6,10 @@ import base64
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,64 +59,47 @@ _OWN_PLACE = frozenset(
     {
         *("dataset", "encoder", "preset", "setting", "seed", "fingerprint", "description", "classes"),
         *("undefined_metrics", "date", "version", "train_features", "test_features", "val_features"),
-        *(
-            "command",
-            "dataset_source",
-            "prompt_file",
-            "warnings",
-            "options",
-            "data",
-            "predictions_file",
-            "examples",
-            "versions",
-        ),
+        *("command", "dataset_source", "prompt_file", "warnings", "options", "data", "predictions_file"),
+        *("examples", "versions"),
     }
 )
 
 
-@dataclass(frozen=True)
-class RunIntervals:
+class RunIntervals(NamedTuple):
     """The intervals that a run's page shows, where they come from, and why some metrics have none."""
 
     bounds: dict[str, list[float | None]]  # metric -> [low, high]
     source: str
-    kinds: frozenset[str] = frozenset()  # methods: "wilson-t", ...
-    reasons: dict[str, str] = field(default_factory=dict)  # metric -> why there is none
+    kinds: frozenset[str]  # methods: "wilson-t", ...
+    reasons: dict[str, str]  # metric -> why there is none
 
 
 def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str) -> RunIntervals:
-    """The intervals of a run, from its file or `quick`, which are the same; `how`: what `quick` is over."""
-    default = stored_default_intervals(run)
-    if default is None and run.per_episode is not None:
-        default = shown_intervals(run)
-    if default is not None:
-        known = {name: entry for name, entry in default["metrics"].items() if entry["ci_lower"] is not None}
-        kinds = frozenset(str(entry["method"]) for entry in known.values())
-        units = str(default.get("left_out", ""))
-        return RunIntervals(
-            bounds={name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in known.items()},
-            source=f"jackknife over {units} ({', '.join(sorted(kinds))})" if kinds else "",
-            kinds=kinds,
-            reasons={
-                name: str(entry["reason"])
-                for name, entry in default["metrics"].items()
-                if entry.get("ci_lower") is None and entry.get("reason")
-            },
-        )
-    fast = {name: interval for name, interval in quick.items() if interval.low is not None}
-    kinds = frozenset(interval.method for interval in fast.values())
+    """Return the intervals of a run, from its file or `quick`, which are the same; `how`: over what."""
+    stored = stored_default_intervals(run)
+    if stored is None and run.per_episode is not None:
+        stored = shown_intervals(run)
+    if stored is not None:
+        how = f"jackknife over {stored.get('left_out', '')}"
+        quick = {
+            name: Interval(
+                each["ci_lower"], each["ci_upper"], method=each.get("method", ""), reason=each.get("reason")
+            )
+            for name, each in stored["metrics"].items()
+        }
+    known = {name: each for name, each in quick.items() if each.low is not None}
+    kinds = frozenset(each.method for each in known.values())
     return RunIntervals(
-        bounds={name: [rounded(interval.low), rounded(interval.high)] for name, interval in fast.items()},
-        source=f"{how} ({', '.join(sorted(kinds))})" if how and kinds else how,
+        bounds={name: [rounded(each.low), rounded(each.high)] for name, each in known.items()},
+        source=f"{how} ({', '.join(sorted(kinds))})" if how and kinds else "",
         kinds=kinds,
-        reasons={name: interval.reason for name, interval in quick.items() if interval.reason},
+        reasons={name: each.reason for name, each in quick.items() if each.low is None and each.reason},
     )
 
 
 def run_payload(
     run: StoredRun, *, image_set: str, intervals: RunIntervals, results_dir: Path
 ) -> dict[str, Any]:
-    """Everything that the page of one run shows."""
     content = read_content(run.path)
     predictions = run.predictions
     if len(predictions) and int(max(predictions.labels.max(), predictions.predicted.max())) >= len(
@@ -142,7 +124,6 @@ def run_payload(
 
 
 def _facts(run: StoredRun, intervals: RunIntervals, results_dir: Path) -> dict[str, Any]:
-    """What the pages of all runs show."""
     warnings = run.info.get("warnings")
     return {
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
@@ -224,25 +205,31 @@ def _survival_curves(predictions: TargetPredictions) -> dict[str, Any]:
     }
 
 
-def _each_label(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Areas of every label with their intervals, and what the curves are drawn from."""
+def _each_column(
+    predictions: TargetPredictions, total: str, metrics: Sequence[str], intervals: Mapping[str, Interval]
+) -> list[dict[str, Any]]:
+    """Of every label or class its total, and metrics as value, low, high."""
     found = target_metrics(predictions)
 
-    def area(name: str) -> list[float | None]:
+    def shown(name: str) -> list[float | None]:
         interval = intervals.get(name)
         bounds = (None, None) if interval is None else (interval.low, interval.high)
         return [rounded(value) for value in (found[name].value, *bounds)]
 
+    return [
+        {
+            "name": name,
+            total: int(predictions.truth[:, place].sum()),
+            **{metric: shown(f"{metric}@{place}") for metric in metrics},
+        }
+        for place, name in enumerate(predictions.columns)
+    ]
+
+
+def _each_label(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Areas of every label with their intervals, and what the curves are drawn from."""
     return {
-        "labels": [
-            {
-                "name": name,
-                "positives": int(predictions.truth[:, place].sum()),
-                "auroc": area(f"auroc@{place}"),
-                "auprc": area(f"auprc@{place}"),
-            }
-            for place, name in enumerate(predictions.columns)
-        ],
+        "labels": _each_column(predictions, "positives", ("auroc", "auprc"), intervals),
         "truth": packed(predictions.truth.astype(np.uint8)),
         "predicted": packed(encode(predictions.predicted)),
     }
@@ -258,32 +245,18 @@ def _examples(run: StoredRun) -> dict[str, Any]:
 
 
 def _each_class(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Dice of every class with its interval, and of every image."""
-    found = target_metrics(predictions)
     n, c = predictions.truth.shape
     both, said = predictions.predicted.reshape(n, -1, 2, c)[:, 0].swapaxes(0, 1)
     dice = mean_of_images(image_dice(both, said, predictions.truth)[:, foreground(predictions.columns)])
 
-    def bounds(name: str) -> list[float | None]:
-        interval = intervals.get(name)
-        return [None, None] if interval is None else [rounded(interval.low), rounded(interval.high)]
-
     return {
-        "classes": [
-            {
-                "name": name,
-                "pixels": int(predictions.truth[:, place].sum()),
-                "dice": [rounded(found[f"dice@{place}"].value), *bounds(f"dice@{place}")],
-            }
-            for place, name in enumerate(predictions.columns)
-        ],
+        "classes": _each_column(predictions, "pixels", ("dice",), intervals),
         "dice": packed(dice),
         "names": list(predictions.img_names),
     }
 
 
 def _levels(predictions: TargetPredictions) -> dict[str, Any]:
-    """The places of the true and of the most probable level."""
     levels = [float(name) for name in predictions.predicted_columns]
     return {
         "levels": list(predictions.predicted_columns),
@@ -347,7 +320,6 @@ _FILES = {
 
 
 def relative(path: str, folder: Path) -> str:
-    """A path as seen from a folder."""
     try:
         return PurePath(os.path.relpath(path, folder)).as_posix()
     except ValueError:  # another drive

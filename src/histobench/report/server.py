@@ -38,8 +38,6 @@ Snapshot = dict[str, tuple[int, int]]
 
 
 class SiteServer(ThreadingHTTPServer):
-    """Serves the files of one site."""
-
     daemon_threads = True
 
     def __init__(self, site: Path, *, host: str = "127.0.0.1", port: int = 8000) -> None:
@@ -56,7 +54,6 @@ class SiteServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -143,6 +140,5 @@ def follow(
 
 
 def write_waiting_page(out: Path, text: str) -> None:
-    """A page for a folder without results: it looks again by itself."""
     with site_folder(out) as site:
         (site / "index.html").write_text(_WAITING.format(text=html.escape(text)), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
@@ -20,7 +21,7 @@ from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts, measured_speed
 from histobench.report.encoder_pages import write_encoder_pages, write_top_tiles
-from histobench.report.image_source import ImageSource, image_sources, relevant_sources
+from histobench.report.image_source import image_sources, relevant_sources
 from histobench.report.inventory import Inventory, take_inventory, without_folder
 from histobench.report.methods import methods_payload
 from histobench.report.payload import site_folder, write_page, write_payload
@@ -71,8 +72,8 @@ def build_site(
     check_results_folder(results_dir)
     inventory = take_inventory(results_dir)
     studies, torn = find_studies(results_dir)
-    agents, problems = find_agent_runs(results_dir, elsewhere=[played.study.folder for played in studies])
-    unreadable = [*inventory.unreadable, *problems, *torn]
+    agents, broken = find_agent_runs(results_dir, elsewhere=[played.study.folder for played in studies])
+    unreadable = [*inventory.unreadable, *broken, *torn]
     if not inventory.runs and not agents and not studies:
         raise HistobenchError(
             f"no results in {results_dir}"
@@ -85,8 +86,10 @@ def build_site(
     kept: Cache = {} if cache is None else cache
     with site_folder(out) as site:
         results = list(_tables(inventory, site, results_dir, workers, on_progress))
-        for text in _told(results, results_dir):
-            log.warning("%s", text)
+        failures = [f"shown without its predictions: {text}" for r in results for text in r.failures.values()]
+        problems = [f"not compared: {result.problem}" for result in results if result.problem]
+        for text in dict.fromkeys([*failures, *problems]):
+            log.warning("%s", without_folder(text, results_dir))
         row_names = dict(enumerate(inventory.row_names))
         over_splits = split_tables(results_dir)
         for board in inventory.boards:
@@ -96,9 +99,25 @@ def build_site(
             commands = _split_commands(inventory, board, results_dir)
             content = board_payload(board, members, row_names, splits, commands, results_dir.name)
             write_payload(site, f"board/{board.number}", content)
-        names = {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
+        sets = [_image_sets(results, index) for index in range(len(inventory.datasets))]
+        names = {
+            name: {image for shown in own.values() for image in shown.images.names}
+            for name, own in zip(inventory.datasets, sets, strict=True)
+        }
         relevant = relevant_sources(sources, names)
-        thumbs = _write_thumbnails(inventory, results, relevant, site, kept, workers, on_progress)
+        thumbs: list[str] = []
+        for index, name in enumerate(inventory.datasets):
+            if name in relevant:
+                progress = partial(on_progress, f"thumbnails of {name}")
+                thumbs += write_thumbnails(
+                    site,
+                    str(index),
+                    sets[index],
+                    relevant[name],
+                    cache=kept,
+                    workers=workers,
+                    on_progress=progress,
+                )
         robustness = stored_tables(results_dir)
         for index, name in enumerate(inventory.datasets):
             facts = dataset_payload(
@@ -106,7 +125,16 @@ def build_site(
             )
             tables = [split_payload(each, preset) for preset, each in over_splits if each.dataset == name]
             write_payload(site, f"dataset/{index}", facts | {"splits": tables})
-        maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
+        wanted = {
+            number: (
+                str(inventory.runs[number].info.get("test_features") or ""),
+                result.image_sets[key].images,
+            )
+            for result in results
+            for number, key in result.image_set_of.items()
+        }
+        progress = partial(on_progress, "maps")
+        maps = write_maps(site, wanted, near=results_dir, thorough=thorough, on_progress=progress)
         splits = [each for _, each in over_splits]
         methods = methods_payload(inventory, results, results_dir, agents, robustness, studies, splits)
         write_payload(site, "methods", methods)
@@ -125,7 +153,7 @@ def build_site(
             "speedDevice": device,
             "live": live,
             "thumbs": thumbs,
-            "maps": maps,
+            "maps": [maps.get(number, "") for number in range(len(inventory.runs))],
             "agents": [run.name for run in agents],
             "robustness": shows_robustness,
             "robustnessIndex": on_board and {key: on_board[key] for key in ("dataset", "column")},
@@ -141,7 +169,6 @@ def build_site(
 
 
 def check_results_folder(results_dir: Path) -> None:
-    """Say plainly what is wrong with a results folder that is none."""
     if results_dir.is_file():
         raise HistobenchError(f"{results_dir} is a file; give the folder that the results are in")
     if not results_dir.is_dir():
@@ -149,7 +176,6 @@ def check_results_folder(results_dir: Path) -> None:
 
 
 def check_apart(out: Path, results_dir: Path) -> None:
-    """Refuse a site among the results."""
     if out.resolve().is_relative_to(results_dir.resolve()):
         raise HistobenchError(
             f"the site's folder {out} is inside the results folder ({results_dir}); "
@@ -171,63 +197,14 @@ def _split_commands(inventory: Inventory, board: Board, results_dir: Path) -> di
     return found
 
 
-def _names(results: list[TableResult], dataset: int) -> set[str]:
-    """The names of the test images of a dataset."""
-    sets = {
-        key: images
-        for result in results
-        for key, images in result.image_sets.items()
-        if result.dataset_index == dataset
-    }
-    return {name for images in sets.values() for name in images.images.names}
-
-
-def _write_thumbnails(
-    inventory: Inventory,
-    results: list[TableResult],
-    sources: Mapping[str, ImageSource],
-    site: Path,
-    cache: Cache,
-    workers: int,
-    on_progress: Progress,
-) -> list[str]:
-    shown: list[str] = []
-    for index, name in enumerate(inventory.datasets):
-        if name not in sources:
-            continue
-        sets: dict[str, WrongImages] = {}
-        for result in results:
-            for key, images in result.image_sets.items() if result.dataset_index == index else ():
-                wrong = images.wrong | sets[key].wrong if key in sets else images.wrong
-                sets[key] = WrongImages(images.images, wrong)
-        shown += write_thumbnails(
-            site,
-            str(index),
-            sets,
-            sources[name],
-            cache=cache,
-            workers=workers,
-            on_progress=partial(on_progress, f"thumbnails of {name}"),
-        )
-    return shown
-
-
-def _write_maps(
-    inventory: Inventory,
-    results: list[TableResult],
-    site: Path,
-    results_dir: Path,
-    thorough: bool,
-    on_progress: Progress,
-) -> list[str]:
-    wanted = {
-        number: (str(inventory.runs[number].info.get("test_features") or ""), result.image_sets[key].images)
-        for result in results
-        for number, key in result.image_set_of.items()
-    }
-    progress = partial(on_progress, "maps")
-    keys = write_maps(site, wanted, near=results_dir, thorough=thorough, on_progress=progress)
-    return [keys.get(number, "") for number in range(len(inventory.runs))]
+def _image_sets(results: list[TableResult], dataset: int) -> dict[str, WrongImages]:
+    """The test images of a dataset, and which of them any run gets wrong."""
+    sets: dict[str, WrongImages] = {}
+    for result in results:
+        for key, shown in result.image_sets.items() if result.dataset_index == dataset else ():
+            wrong = shown.wrong | sets[key].wrong if key in sets else shown.wrong
+            sets[key] = WrongImages(shown.images, wrong)
+    return sets
 
 
 def _tables(
@@ -244,34 +221,21 @@ def _tables(
         )
         for (board, dataset), numbers in inventory.tables.items()
     ]
-    for done, result in enumerate(_mapped(jobs, workers if _is_large(inventory) else 1), start=1):
-        on_progress("runs", done, len(jobs))
-        yield result
-
-
-def _told(results: list[TableResult], results_dir: Path) -> Iterator[str]:
-    """What of the results the pages do not show, or do not compare, once each."""
-    failures = [
-        f"shown without its predictions: {text}" for result in results for text in result.failures.values()
-    ]
-    problems = [f"not compared: {result.problem}" for result in results if result.problem]
-    for text in dict.fromkeys([*failures, *problems]):
-        yield without_folder(text, results_dir)
+    with ExitStack() as stack:
+        mapped: Iterable[TableResult] = map(build_table, jobs)
+        if workers > 1 and _is_large(inventory):
+            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
+            mapped = pool.map(build_table, jobs)
+        for done, result in enumerate(mapped, start=1):
+            on_progress("runs", done, len(jobs))
+            yield result
 
 
 def _is_large(inventory: Inventory) -> bool:
-    if len(inventory.runs) >= _MANY_RUNS:
-        return True
     files = (TaskFiles.beside(run.path).detailed for run in inventory.runs)
-    return sum(path.stat().st_size for path in files if path.exists()) >= _MANY_BYTES
-
-
-def _mapped(jobs: list[TableJob], workers: int) -> Iterable[TableResult]:
-    if workers <= 1:
-        yield from map(build_table, jobs)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(build_table, jobs)
+    return len(inventory.runs) >= _MANY_RUNS or (
+        sum(path.stat().st_size for path in files if path.exists()) >= _MANY_BYTES
+    )
 
 
 def _overview(
@@ -279,11 +243,7 @@ def _overview(
 ) -> dict[str, Any]:
     encoders = list(inventory.encoders)
     unchecked = {run.identity.encoder for run in inventory.runs if UNCHECKED in run.caveats}
-    failures = {
-        number: without_folder(text, results_dir)
-        for result in results
-        for number, text in result.failures.items()
-    }
+    failures = {str(n): without_folder(text, results_dir) for r in results for n, text in r.failures.items()}
     return {
         "title": title,
         "built": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -297,7 +257,7 @@ def _overview(
                 "task": board.task,
                 "setting": board.setting,
                 "preset": board.preset,
-                "metrics": list(shown_metrics(task_target(board.task))),
+                "metrics": list(shown_metrics(task_target(board.task), board.preset)),
             }
             for board in inventory.boards
         ],
@@ -310,7 +270,7 @@ def _overview(
                 for name, run in zip(inventory.row_names, inventory.runs, strict=True)
             ],
         },
-        "failures": {str(number): text for number, text in failures.items()},
+        "failures": failures,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
-from histobench.roi.comparison.answer import Evidence, evidence_of_statistics
+from histobench.roi.comparison.answer import Evidence, doubt_of, evidence_of_statistics
 from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unchecked_words
 from histobench.roi.comparison.pairs import MAX_T, Pairs
 from histobench.roi.comparison.table_statistics import (
@@ -28,17 +28,14 @@ from histobench.roi.comparison.table_statistics import (
 )
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.metrics.metric_catalogue import described
-from histobench.roi.predictions import Predictions
+from histobench.roi.presets import target_metrics
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, PATIENT, TARGETS
-from histobench.statistics.intervals import Interval
-
-# The test images that runs share: named once, however many runs look at them.
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Names, labels and groups of test images in one order."""
+    """The test images that runs share, in one order; the site names them once."""
 
     dataset: str
     names: tuple[str, ...]
@@ -46,42 +43,22 @@ class ImageSet:
     groups: tuple[str, ...] | None
     classes: tuple[str, ...]
 
-    @classmethod
-    def of(cls, dataset: str, predictions: Predictions) -> ImageSet:
-        return cls(
-            dataset, predictions.img_names, predictions.labels, predictions.groups, predictions.classes
-        )
-
     @cached_property
     def key(self) -> str:
-        """A name that follows from the content alone."""
         text = "\0".join((self.dataset, *self.classes, "", *self.names, "", *(self.groups or ())))
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
         digest.update(self.labels.astype("<i8").tobytes())
         return digest.hexdigest()[:12]
 
-    def write(self, site: Path) -> str:
-        """Write the data file `images/<key>` unless it is there, and return the key."""
-        if not (site / "data" / "images" / f"{self.key}.js").exists():
-            write_payload(site, f"images/{self.key}", self._payload())
-        return self.key
-
-    def _payload(self) -> dict[str, Any]:
+    def write(self, site: Path) -> None:
+        if (site / "data" / "images" / f"{self.key}.js").exists():
+            return
+        content = {"dataset": self.dataset, "classes": self.classes, "names": self.names}
         groups: dict[str, Any] = {}
         if self.groups is not None and any(self.groups):
-            known = sorted(set(self.groups))
-            place = {group: k for k, group in enumerate(known)}
-            groups = {
-                "groupNames": known,
-                "groups": packed(np.array([place[group] for group in self.groups], dtype=np.int64)),
-            }
-        return {
-            "dataset": self.dataset,
-            "classes": list(self.classes),
-            "names": list(self.names),
-            "labels": packed(self.labels),
-            **groups,
-        }
+            known, place = np.unique(self.groups, return_inverse=True)
+            groups = {"groupNames": known.tolist(), "groups": packed(place)}
+        write_payload(site, f"images/{self.key}", {**content, "labels": packed(self.labels), **groups})
 
 
 #: The metrics of classes that leaderboards offer, the default first.
@@ -94,11 +71,10 @@ _TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.met
 
 
 def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
-    """What the pages say about every metric of these runs; those that leaderboards offer come first."""
-    kinds = {run.target for run in runs} or {CLASS}
-    offered = dict.fromkeys(
-        name for kind in (CLASS, *TARGETS) if kind in kinds for name in shown_metrics(kind)
-    )
+    """Return what the pages say about every metric of these runs; those of leaderboards come first."""
+    kinds = {(run.target, run.identity.preset) for run in runs} or {(CLASS, "")}
+    ordered = sorted(kinds, key=lambda kind: ((CLASS, *TARGETS).index(kind[0]), kind[1]))
+    offered = dict.fromkeys(name for kind in ordered for name in shown_metrics(*kind))
     return [
         {
             "name": name,
@@ -113,9 +89,9 @@ def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
     ]
 
 
-def shown_metrics(target: str) -> tuple[str, ...]:
-    """The metrics of a kind of target, those that tables show."""
-    return _LEADERBOARD if target == CLASS else TARGETS[target].metrics
+def shown_metrics(target: str, preset: str) -> tuple[str, ...]:
+    """Return the metrics of a kind of target that tables show, the main one first."""
+    return _LEADERBOARD if target == CLASS else target_metrics(target, preset)
 
 
 @dataclass(frozen=True)
@@ -130,10 +106,7 @@ class TableJob:
     results_dir: Path
 
 
-@dataclass(frozen=True)
-class TableCell:
-    """A value of the leaderboard."""
-
+class TableCell(NamedTuple):
     value: float | None
     low: float | None
     high: float | None
@@ -142,8 +115,7 @@ class TableCell:
     may_be_best: bool = False
 
 
-@dataclass(frozen=True)
-class WrongImages:
+class WrongImages(NamedTuple):
     """An image set and which of its images some run gets wrong: these are worth a thumbnail first."""
 
     images: ImageSet
@@ -182,82 +154,98 @@ def build_table(job: TableJob) -> TableResult:
 
 def _build(job: TableJob) -> TableResult:
     result = TableResult(job.board, job.dataset_index)
-    readable = _readable(job, result)
-    of_target = any(run.target != CLASS for _, run in job.runs.values())
-    write, statistics = _write_target_run if of_target else _write_run, TableStatistics()
-    if readable:
-        runs = dict(readable.values())
-        predictions = {} if of_target else {name: run.predictions for name, run in runs.items()}
-        statistics = table_of_target(runs) if of_target else table_statistics(predictions, runs)
-    _add_facts(result, statistics, readable)
-    for number, (name, run) in readable.items():
+    runs: dict[str, StoredRun] = {}
+    for number, (name, run) in job.runs.items():
         try:
-            bounds = write(job, result, statistics, number, name, run)
-        except HistobenchError as error:
+            if len(run.predictions if run.target == CLASS else run.target_predictions) == 0:
+                raise HistobenchError(f"{run.path}: no predictions")
+            runs[name] = run
+        except (HistobenchError, OSError) as error:
             result.failures[number] = str(error)
-            bounds = {}
-        _add_cells(result, statistics.metrics, number, name, run, bounds)
-    return _finished(job, result, statistics, readable)
+    if not runs:
+        statistics = TableStatistics()
+    elif any(run.target != CLASS for run in runs.values()):
+        statistics = table_of_target(runs)
+    else:
+        statistics = table_statistics({name: run.predictions for name, run in runs.items()}, runs)
+    noted = [text for run in runs.values() for text in run.caveats if text != UNCHECKED]
+    unchecked = unchecked_words((name, run.caveats) for name, run in runs.items())
+    result.caveats = tuple(dict.fromkeys([*noted, *unchecked, *elsewhere_words(runs)]))
+    result.problem = statistics.problem
+    result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
+    result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
+    for number, (name, run) in job.runs.items():
+        bounds: Mapping[str, Any] = {}
+        if name in runs:
+            try:
+                bounds = _write_run(job, result, statistics, number, name, run)
+            except (HistobenchError, OSError) as error:
+                result.failures[number] = str(error)
+        _add_cells(result, statistics.metrics if name in runs else {}, number, name, run, bounds)
+    number_of = {name: number for number, (name, _) in job.runs.items()}
+    for metric in statistics.metrics:
+        _add_tests(job.dataset, result, metric, statistics, runs, number_of)
+    if len(runs) > 1:
+        write_payload(job.site, f"table/{job.board}-{job.dataset_index}", _pairs(number_of, statistics))
+    return result
 
 
-def _write_target_run(
+def _write_run(
     job: TableJob, result: TableResult, statistics: TableStatistics, number: int, name: str, run: StoredRun
-) -> dict[str, Any]:
-    """Of a target that is not a class: values, intervals and tests, without single images."""
-    quick = {metric: found.intervals[name] for metric, found in statistics.metrics.items()}
+) -> Mapping[str, Any]:
+    """Write the data of a run's page; returns the bounds of its metrics."""
+    quick = {
+        metric: found.intervals[name]
+        for metric, found in statistics.metrics.items()
+        if name in found.intervals
+    }
     intervals = run_intervals_of(run, quick, how=result.how)
     result.interval_kinds |= intervals.kinds
-    labels = {metric: found[name] for metric, found in statistics.labels.items()}
-    write_payload(
-        job.site,
-        f"run/{number}",
-        target_payload(run, intervals=intervals, labels=labels, results_dir=job.results_dir),
-    )
-    tiles = run.info.get("num_test_tiles")
-    result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
+    if run.target == CLASS:
+        shown = run.predictions
+        images = ImageSet(job.dataset, shown.img_names, shown.labels, shown.groups, shown.classes)
+        images.write(job.site)
+        payload = run_payload(run, image_set=images.key, intervals=intervals, results_dir=job.results_dir)
+        wrong = shown.predicted != shown.labels
+        if images.key in result.image_sets:
+            wrong = wrong | result.image_sets[images.key].wrong
+        result.image_sets[images.key] = WrongImages(images, wrong)
+        result.image_set_of[number] = images.key
+        if summary := episode_summary(run):
+            result.episodes[number] = summary
+    else:  # values, intervals and tests, without single images
+        labels = {metric: found[name] for metric, found in statistics.labels.items()}
+        payload = target_payload(run, intervals=intervals, labels=labels, results_dir=job.results_dir)
+        tiles = run.info.get("num_test_tiles")
+        result.n_tiles = max(result.n_tiles, tiles if isinstance(tiles, int) else 0)
+    write_payload(job.site, f"run/{number}", payload)
     return intervals.bounds
 
 
-def _add_facts(
-    result: TableResult, statistics: TableStatistics, runs: Mapping[int, tuple[str, StoredRun]]
-) -> None:
-    result.problem = statistics.problem
-    noted = [text for _, run in runs.values() for text in run.caveats if text != UNCHECKED]
-    unchecked = unchecked_words((name, run.caveats) for name, run in runs.values())
-    elsewhere = elsewhere_words(name for name, _ in runs.values())
-    result.caveats = tuple(dict.fromkeys([*noted, *unchecked, *elsewhere]))
-    result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
-    result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
-
-
-def _finished(
-    job: TableJob,
+def _add_tests(
+    dataset: str,
     result: TableResult,
+    metric: str,
     statistics: TableStatistics,
-    readable: Mapping[int, tuple[str, StoredRun]],
-) -> TableResult:
-    for metric, found in statistics.metrics.items():
-        values = {name: run.metrics.get(metric) for name, run in readable.values()}
-        notes = [found.note, *_combinations(metric, found, values)]
-        result.evidence[metric] = evidence_of_statistics(
-            job.dataset,
-            metric,
-            statistics,
-            {name: run.metrics for name, run in readable.values()},
-            of_patients=any(run.task == PATIENT for _, run in readable.values()),
-        )
-        result.tests[metric] = (MAX_T if found.test else "", ". ".join(filter(None, notes)))
-        if found.standings is not None:
-            winner = found.standings.winner
-            result.winners[metric] = {
-                "run": next(number for number, (name, _) in readable.items() if name == winner.name),
-                "value": rounded(winner.value),
-                "low": rounded(winner.interval.low),
-                "high": rounded(winner.interval.high),
-            }
-    if len(readable) > 1:
-        write_payload(job.site, f"table/{job.board}-{job.dataset_index}", _pairs(job, statistics))
-    return result
+    runs: Mapping[str, StoredRun],
+    number_of: Mapping[str, int],
+) -> None:
+    found = statistics.metrics[metric]
+    metrics = {name: run.metrics for name, run in runs.items()}
+    notes = [found.note, *_combinations(metric, found, {name: m.get(metric) for name, m in metrics.items()})]
+    result.tests[metric] = (MAX_T if found.test else "", ". ".join(filter(None, notes)))
+    of_patients = any(run.task == PATIENT for run in runs.values())
+    result.evidence[metric] = evidence_of_statistics(
+        dataset, metric, statistics, metrics, of_patients=of_patients, doubt=doubt_of(result.caveats)
+    )
+    if found.standings is not None:
+        winner = found.standings.winner
+        result.winners[metric] = {
+            "run": number_of[winner.name],
+            "value": rounded(winner.value),
+            "low": rounded(winner.interval.low),
+            "high": rounded(winner.interval.high),
+        }
 
 
 def _combinations(metric: str, found: MetricStatistics, values: Mapping[str, float | None]) -> list[str]:
@@ -275,44 +263,6 @@ def _combinations(metric: str, found: MetricStatistics, values: Mapping[str, flo
     return [words for _, words in beaten_parts(values, difference, lower=described(metric).lower_is_better)]
 
 
-def _readable(job: TableJob, result: TableResult) -> dict[int, tuple[str, StoredRun]]:
-    readable: dict[int, tuple[str, StoredRun]] = {}
-    for number, (name, run) in job.runs.items():
-        try:
-            if len(run.predictions if run.target == CLASS else run.target_predictions) == 0:
-                raise HistobenchError(f"{run.path}: no predictions")
-            readable[number] = (name, run)
-        except HistobenchError as error:
-            result.failures[number] = str(error)
-            _add_cells(result, {}, number, name, run, {})
-    return readable
-
-
-def _write_run(
-    job: TableJob, result: TableResult, statistics: TableStatistics, number: int, name: str, run: StoredRun
-) -> dict[str, Any]:
-    quick: dict[str, Interval] = {
-        metric: found.intervals[name]
-        for metric, found in statistics.metrics.items()
-        if name in found.intervals
-    }
-    intervals = run_intervals_of(run, quick, how=result.how)
-    result.interval_kinds |= intervals.kinds
-    images = ImageSet.of(job.dataset, run.predictions)
-    key = images.write(job.site)
-    payload = run_payload(run, image_set=key, intervals=intervals, results_dir=job.results_dir)
-    write_payload(job.site, f"run/{number}", payload)
-    wrong = run.predictions.predicted != run.predictions.labels
-    if key in result.image_sets:
-        wrong = wrong | result.image_sets[key].wrong
-    result.image_sets[key] = WrongImages(images, wrong)
-    result.image_set_of[number] = key
-    summary = episode_summary(run)
-    if summary is not None:
-        result.episodes[number] = summary
-    return intervals.bounds
-
-
 def _add_cells(
     result: TableResult,
     metrics: Mapping[str, MetricStatistics],
@@ -321,7 +271,7 @@ def _add_cells(
     run: StoredRun,
     bounds: Mapping[str, Any],
 ) -> None:
-    for metric in shown_metrics(run.target):
+    for metric in shown_metrics(run.target, run.identity.preset):
         low, high = bounds.get(metric) or (None, None)
         standing = metrics[metric].standing(name) if metric in metrics else "untested"
         together = metrics[metric].standings if metric in metrics else None
@@ -335,9 +285,7 @@ def _add_cells(
         )
 
 
-def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
-    """Every pair of every tested metric: what the compare page shows. Runs go by their number."""
-    number_of = {name: number for number, (name, _) in job.runs.items()}
+def _pairs(number_of: Mapping[str, int], statistics: TableStatistics) -> dict[str, Any]:
     return {
         "metrics": {
             metric: {

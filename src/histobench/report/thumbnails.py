@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,7 +97,10 @@ def thumbnail(path: Path, cache: Cache, *, side: int = SIDE, square: bool = True
 
 
 class Pictures:
-    """Small pictures in one folder of a site, each written once; `find` gives the file of an image."""
+    """Small pictures in one folder of a site, each written once, of at most `most` images.
+
+    `find` gives the file of an image.
+    """
 
     def __init__(
         self,
@@ -107,23 +111,22 @@ class Pictures:
         *,
         side: int = SIDE,
         square: bool = True,
+        most: int = sys.maxsize,
     ) -> None:
         self._site, self._folder, self._cache, self._find = site, folder, cache, find
-        self._side, self._square = side, square
+        self._side, self._square, self._most = side, square, most
         self._known: dict[tuple[str, ...], str] = {}
 
     def address(self, *image: str) -> str:
-        """The address of a picture from the site's page on; empty where it is not at hand."""
         if image not in self._known:
-            path = self._find(*image)
-            content = (
-                None if path is None else thumbnail(path, self._cache, side=self._side, square=self._square)
-            )
-            place = f"thumbs/{self._folder}/{len(self._known)}.webp" if content is not None else ""
-            if content is not None:
+            self._known[image] = ""
+            path = self._find(*image) if len(self._known) <= self._most else None
+            content = path and thumbnail(path, self._cache, side=self._side, square=self._square)
+            if content:
+                place = f"thumbs/{self._folder}/{len(self._known) - 1}.webp"
                 (self._site / place).parent.mkdir(parents=True, exist_ok=True)
                 (self._site / place).write_bytes(content)
-            self._known[image] = place
+                self._known[image] = place
         return self._known[image]
 
 

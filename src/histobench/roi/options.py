@@ -32,7 +32,7 @@ TUNE_KEYS = (
     "save_adapters",
 )
 #: Options of tasks that run the network on images.
-IMAGE_KEYS = (*TUNE_KEYS, "token_store")
+IMAGE_KEYS = (*TUNE_KEYS, "token_store", "head_steps")
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
 TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *IMAGE_KEYS)
 #: What a plan assumes where the single commands assume something else.
@@ -357,6 +357,12 @@ class Options:
         "gigabytes of patch tokens that are kept in a temporary file; more are computed again in every epoch",
         default=20.0,
         least=0,
+        group="segmentation",
+    )
+    head_steps: int = option(
+        "training steps of the linear readout of patch tokens, at least; 20 epochs where that is more",
+        default=100,
+        least=1,
         group="segmentation",
     )
     choose_by: str = option(

@@ -90,6 +90,16 @@ def get_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+def target_metrics(target: str, preset: str) -> tuple[str, ...]:
+    """The metrics of a target that is not a class, the main one first: of hest the correlation.
+
+    HEST-Benchmark predicts without an intercept, so that its R2 says nothing.
+    """
+    known = TARGETS[target].metrics
+    first = ("pearson",) if preset == "hest" else ()
+    return tuple(dict.fromkeys((*first, *known)))
+
+
 #: How hyper-parameters are chosen where there is no validation set: option -> what it is
 CHOICES = {
     "group": "whole patients or slides are held out, where the data names them",

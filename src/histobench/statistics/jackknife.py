@@ -32,10 +32,14 @@ ASSUMED_CORRELATION = 0.05
 #: Bunches of mistakes that an interval allows to be unseen: as many as Wilson's adds (1.96^2 / 2). With
 #: fewer, a better model could have a wider interval than a worse one.
 UNSEEN_BUNCHES = 2.0
+#: The part of a bunch that turns: with more of it, few images of a rare class get intervals far too wide.
+TURNING_PART = 0.75
 #: Of each model's squared unseen moves, the share that enters a difference: both models met the same images.
 SHARE_OF_UNSEEN = 1 / 8
+#: The squared spread of a share over groups counts by so much more: it is skewed, and few groups show too
+#: little of it.
+SKEWED = 1.1
 UNIT_RANGE = (0.0, 1.0)
-CORRELATION_RANGE = (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ class LeaveOneOut:
     unseen: Floats = field(default_factory=lambda: np.zeros((1, 1)))  # [k, m] or [k, 1], signed moves
     size: float = np.inf  # independent samples that a value can be worth at most
     freedom: float = np.inf  # degrees of freedom that the sizes of the units allow
-    #: The share of the spread [m] that comes from units being unlike; the rest is that of single samples.
-    clustering: Floats = field(default_factory=lambda: np.ones(1))
+    grouped: bool = True  # whether units hold several samples, so that a few units may carry the spread
     episodes: LeaveOneOut | None = None  # the second source of chance of a crossed design
     moved: Floats | None = None  # [m], values after the unseen moves, where they do not simply add up
 
@@ -97,17 +100,19 @@ class LeaveOneOut:
 
     def _own_degrees(self) -> Floats:
         u = len(self.left_out)
-        squares = self.influences**2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fourth = (squares**2).sum(axis=0) / squares.sum(axis=0) ** 2
-            shown = 2 / np.maximum(fourth - 1 / u, 1e-12)
         most = max(u - 1.0, 1.0)
-        sizes, shown = (
-            np.clip(each, min(LEAST_FREEDOM, most), most)
-            for each in (self.freedom, np.nan_to_num(shown, nan=most))
-        )
-        # Few units carry the mistakes of a good model: that alone does not make its spread less well known.
-        return np.asarray(1 / ((1 - self.clustering) / sizes + self.clustering / np.minimum(shown, sizes)))
+        least = min(LEAST_FREEDOM, most)
+        sizes = np.clip(self.freedom, least, most)
+        if not self.grouped:
+            return np.full_like(self.values, sizes)
+        squares = self.influences**2
+        seen = squares.sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shown = 2 / np.maximum((squares**2).sum(axis=0) / seen**2 - 1 / u, 1e-12)
+            share = np.nan_to_num(seen / (seen + UNSEEN_BUNCHES * self.unseen_variance))
+        shown = np.minimum(np.clip(np.nan_to_num(shown, nan=most), least, most), sizes)
+        # A good model has few mistakes, in few units: only as far as these decide its interval do they count.
+        return np.asarray(1 / ((1 - share) / sizes + share / shown))
 
     def columns(self, names: Sequence[str]) -> LeaveOneOut:
         """Only these columns, in this order."""
@@ -119,7 +124,6 @@ class LeaveOneOut:
             values=self.values[places],
             left_out=self.left_out[:, places],
             unseen=unseen,
-            clustering=self.clustering if len(self.clustering) == 1 else self.clustering[places],
             moved=None if self.moved is None else self.moved[places],
             episodes=None if self.episodes is None else self.episodes.columns(names),
         )
@@ -146,6 +150,7 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
         unseen=np.array([[-bunch(sizes) / max(sizes.sum(), 1)]]),
         size=float(sizes.sum()),
         freedom=freedom_of_sizes(sizes),
+        grouped=bool((sizes > 1).any()),
     )
 
 
@@ -172,14 +177,14 @@ def bunches(errors: Floats, sizes: Floats) -> Floats:
 
 
 def turning(errors: Floats, sizes: Floats, *, size: Floats | None = None) -> Floats:
-    """How many samples turn right [m] (negative: wrong): a bunch, at most half of those that can turn.
+    """How many samples turn right [m] (negative: wrong): most of a bunch, at most half of what can turn.
 
     Units have errors [u, m] among sizes [u]; where most samples are wrong, some turn right. `size` is that of
     the bunch, where it is known.
     """
     wrong = errors.sum(axis=0)
     right = sizes.sum() - wrong
-    size = bunches(errors, sizes) if size is None else size
+    size = TURNING_PART * (bunches(errors, sizes) if size is None else size)
     return np.where(right >= wrong, -np.minimum(size, right / 2), np.minimum(size, wrong / 2))
 
 
@@ -219,7 +224,7 @@ def bounds(
     >>> found = LeaveOneOut(("rate",), np.array([0.8]), left_out, np.array([[-1 / 50]]), 50)
     >>> low, high = bounds(found)
     >>> round(float(low[0]), 2), round(float(high[0]), 2)
-    (0.55, 0.93)
+    (0.54, 0.93)
     """
     least, most = within
     t = t_quantile(found.degrees, level)
@@ -245,7 +250,8 @@ def _worth(found: LeaveOneOut, within: tuple[float, float]) -> tuple[Floats, Flo
     edge = min(1 / found.size, 0.5)
     after = found.values + UNSEEN_BUNCHES * found.unseen.sum(axis=0) if found.moved is None else found.moved
     moved = np.clip((after - least) / span, edge, 1 - edge)
-    variance = (found.variance + UNSEEN_BUNCHES * found.unseen_variance) / span**2
+    seen = found.variance * (SKEWED if found.grouped else 1.0)
+    variance = (seen + UNSEEN_BUNCHES * found.unseen_variance) / span**2
     worth = moved * (1 - moved) / np.maximum(variance, edge**4)
     return share, np.clip(worth, 0.5, max(found.size * span**2, 0.5))
 
@@ -279,7 +285,7 @@ def proportion(successes: ArrayLike, sizes: ArrayLike, *, strata: ArrayLike | No
     turned = turning((n - x)[:, None], n)
     return LeaveOneOut(
         ("share",), np.array([x.sum() / total]), left_out.reshape(u, 1), turned[None] / total, total,
-        freedom_of_sizes(n), clustering=np.array([0.0 if (n == 1).all() else 1.0]),
+        freedom_of_sizes(n), grouped=bool((n > 1).any()),
     )  # fmt: skip
 
 

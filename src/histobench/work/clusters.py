@@ -123,7 +123,7 @@ def _remembered() -> str:
     file = Path(place) / "ray" / "ray_current_cluster"
     try:
         return read_plain_text(file).strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return ""
 
 
@@ -227,18 +227,16 @@ def queued_jobs(names: Sequence[str], *, strict: bool = False) -> Counter[tuple[
     """
     command = ["squeue", "--noheader", "--array", "--name", ",".join(names), "--format=%j %F"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        problem = " ".join(done.stderr.split()) if done.returncode else ""
+        output = _slurm(command)
     except FileNotFoundError:
         return Counter()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
+    except HistobenchError as error:
         if strict:
-            raise HistobenchError(f"cannot ask Slurm whether jobs of an earlier run are queued: {problem}")
+            raise HistobenchError(
+                f"cannot ask Slurm whether jobs of an earlier run are queued: {error}"
+            ) from error
         return Counter()
-    words = (line.split() for line in done.stdout.splitlines())
-    return Counter((name, job) for name, job in words)
+    return Counter((name, job) for name, job in map(str.split, output.splitlines()))
 
 
 def take_back(jobs: Sequence[str]) -> str:
@@ -246,15 +244,10 @@ def take_back(jobs: Sequence[str]) -> str:
     if not jobs:
         return ""
     try:
-        done = subprocess.run(["scancel", *jobs], capture_output=True, text=True, timeout=120)
-        gone = done.returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        gone = False
-    return (
-        "; what was queued before it is canceled"
-        if gone
-        else f"; cancel the others: scancel {' '.join(jobs)}"
-    )
+        _slurm(["scancel", *jobs])
+    except (HistobenchError, OSError):
+        return f"; cancel the others: scancel {' '.join(jobs)}"
+    return "; what was queued before it is canceled"
 
 
 def _flags(options: Mapping[str, str]) -> list[str]:
@@ -289,21 +282,27 @@ def _script(command: Sequence[str]) -> str:
 
 def _sbatch(arguments: Sequence[str], script: str = "") -> str:
     try:
-        done = subprocess.run(
-            ["sbatch", *arguments],
-            env=environment_without_keys(),
-            input=script,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return _slurm(["sbatch", *arguments], script).strip()
     except FileNotFoundError:
         raise HistobenchError(
             "`engine` slurm needs sbatch, which is not here: run it on a login node"
         ) from None
-    except (OSError, subprocess.TimeoutExpired) as error:
+
+
+def _slurm(command: Sequence[str], given: str = "") -> str:
+    """What a command of Slurm prints; an error says why it did nothing."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment_without_keys(),
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    except subprocess.TimeoutExpired as error:
         raise HistobenchError(f"Slurm does not answer: {error}") from error
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise HistobenchError(f"Slurm refused the job: {said}")
-    return done.stdout.strip()
+        message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise HistobenchError(f"Slurm refused {command[0]}: {message}")
+    return done.stdout

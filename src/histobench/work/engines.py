@@ -280,19 +280,21 @@ class _Driver:
             except ray.exceptions.RayActorError as error:
                 if not slot.is_open:
                     self._note_no_start(error)
-                self._note_loss(slot)
+                self._end([slot])
+                self._note_loss(slot, f"its worker died {ATTEMPTS} times (out of memory?)")
             except ray.exceptions.RayTaskError as error:
-                self._note_defect(slot, error)
+                cause = getattr(error, "cause", None) or error
+                self._note_loss(slot, f"unexpected {type(cause).__name__}: {cause}")
             self._agenda.note(slot.batch)
             slot.task, slot.batch = None, []
 
-    def _note_loss(self, slot: _Slot) -> None:
-        """The worker or its node is gone; its units are handed out again, though not for ever."""
-        self._end([slot])
+    def _note_loss(self, slot: _Slot, reason: str) -> None:
+        """Units without an output are handed out again, though not for ever."""
         for unit in slot.batch:
-            self._lost[unit.id] += 1
-            if self._lost[unit.id] >= ATTEMPTS and self._folder.output(unit.id) is None:
-                self._folder.fail(unit, f"its worker died {ATTEMPTS} times (out of memory?)")
+            if self._folder.output(unit.id) is None:
+                self._lost[unit.id] += 1
+                if self._lost[unit.id] >= ATTEMPTS:
+                    self._folder.fail(unit, reason)
 
     def _note_no_start(self, error: Exception) -> None:
         self._not_started += 1
@@ -302,14 +304,6 @@ class _Driver:
                 f"workers do not start on the Ray cluster (is the same environment on every node?): "
                 f"{message[-1] if message else type(error).__name__}"
             )
-
-    def _note_defect(self, slot: _Slot, error: Exception) -> None:
-        cause = getattr(error, "cause", None) or error
-        for unit in slot.batch:
-            if self._folder.output(unit.id) is None:
-                self._lost[unit.id] += 1
-                if self._lost[unit.id] >= ATTEMPTS:
-                    self._folder.fail(unit, f"unexpected {type(cause).__name__}: {cause}")
 
     def _end(self, slots: Sequence[_Slot]) -> None:
         """Let go of the actors; those that are idle tidy up before, all at the same time."""

@@ -28,10 +28,8 @@ from histobench.core.files import (
     await_file,
     create_json,
     names_in,
-    patiently,
     read_bytes,
     read_note,
-    unreadable,
     write_json,
     write_text,
 )
@@ -213,13 +211,7 @@ class RunFolder:
     def every(cls, results: Path, runs: str = "") -> Iterator[Self]:
         """The runs in a results folder, the last one first; `runs` says where, if not those of this track."""
         place = results / (runs or cls.runs)
-        try:
-            names = patiently(lambda: os.listdir(place))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise unreadable(place, error) from error
-        found = (place / name for name in sorted(names, reverse=True))
+        found = (place / name for name in reversed(names_in(place)))
         yield from (cls(path) for path in found if (path / UNITS).is_file())
 
     def part(self, name: str) -> Path:
@@ -240,7 +232,7 @@ class RunFolder:
     @property
     def engine(self) -> str:
         """Return the name of the engine that the run was planned for; empty where that is not known."""
-        with contextlib.suppress(HistobenchError):
+        with contextlib.suppress(OSError):
             return str(self.plan.get("engine", ""))
         return ""
 
@@ -379,7 +371,7 @@ def holders_of(run: RunFolder) -> list[dict[str, Any]]:
     """Return the processes at work on an earlier run; a damaged run is reported and left alone."""
     try:
         return [*filter(None, [run.driver]), *run.holders()]
-    except HistobenchError as error:
+    except (HistobenchError, OSError) as error:
         log.warning("%s is damaged and left alone: %s", run.path, error)
         return []
 
@@ -420,10 +412,7 @@ def read_lines(path: Path, digest: str = "") -> tuple[list[Unit], str]:
     """What `write_lines` wrote, and its digest; a file with another one than `digest` is refused."""
     if digest:
         await_file(path)
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    data = read_bytes(path)
     found = hashlib.sha256(data).hexdigest()
     if digest not in ("", found):
         raise HistobenchError(f"{path} was changed after the run began, perhaps by another user; run again")

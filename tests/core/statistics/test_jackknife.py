@@ -123,7 +123,7 @@ def test_degrees_of_freedom_fall_where_few_units_carry_the_spread() -> None:
     for given, expected in ((np.inf, 39), (7.5, 7.5), (0.5, 3)):
         assert LeaveOneOut(("x",), np.zeros(1), even, freedom=given).degrees[0] == pytest.approx(expected)
     assert LeaveOneOut(("x",), np.zeros(1), one).degrees[0] == pytest.approx(3)
-    assert LeaveOneOut(("x",), np.zeros(1), one, clustering=np.zeros(1)).degrees[0] == pytest.approx(39)
+    assert LeaveOneOut(("x",), np.zeros(1), one, grouped=False).degrees[0] == pytest.approx(39)
 
 
 def test_strata_take_their_own_means() -> None:

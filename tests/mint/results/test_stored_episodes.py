@@ -135,8 +135,8 @@ def test_the_verb_prints_both_rules_and_writes_a_table(
     assert main(arguments) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert shown[0] == ["dataset", "episodes", "stored", "strict", "gained", "lost", "open"]
-    assert shown[1] == ["mmlu", "2", "100.00", "%", "50.00", "%", "1", "1"]
-    assert shown[3][-8:] == ["k=5", *shown[1][1:]]
+    assert shown[1] == ["mmlu", "2", "100.00", "%", "50.00", "%", "0", "1", "1"]
+    assert shown[3][-9:] == ["k=5", *shown[1][1:]]
     assert [outcome.success for outcome in read_outcome_table(table)] == [True, False]
     assert main(["mint", "table", str(table), str(tmp_path / "runs")]) == 0
     assert "75.00" in capsys.readouterr().out
@@ -151,8 +151,8 @@ def test_both_rules_stand_side_by_side_for_recordings(
     shown = [line.replace(" %", "%").split() for line in capsys.readouterr().out.splitlines()]
     rows = {line[0]: line[1:] for line in shown}
     # What the published rule credits for a letter inside a word, and for running into the limit of actions.
-    assert rows["mmlu"] == ["456", "48.03%", "48.03%", "35.53%", "11", "68", "27"]
-    assert rows["alfworld"] == ["804", "42.04%", "42.04%", "40.05%", "16", "14"]
+    assert rows["mmlu"] == ["456", "48.03%", "48.03%", "0", "0", "0", "35.53%", "11", "68", "27"]
+    assert rows["alfworld"] == ["804", "42.04%", "42.04%", "0", "0", "0", "40.05%", "0", "16", "14"]
 
 
 @pytest.mark.parametrize("writers", [1, 3])

@@ -50,16 +50,19 @@ def slow_resamples(outcomes: list[EpisodeOutcome], n: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_interval_is_that_of_tasks_drawn_with_all_their_episodes() -> None:
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.9, 0.2)])
+def test_the_interval_is_that_of_tasks_drawn_with_all_their_episodes(shares: tuple[float, float]) -> None:
     generator = random.Random(0)
     outcomes = []
-    for task, n in (("gsm8k", 60), ("math", 30)):
+    for task, n, share in zip(("gsm8k", "math"), (60, 30), shares, strict=True):
         for task_id in range(n):
-            easy = generator.random() < 0.5
+            easy = generator.random() < share
             outcomes += [outcome(task_id, easy != (generator.random() < 0.1), task=task) for _ in range(3)]
     interval = rate_interval(outcomes)
     expected = np.quantile(slow_resamples(outcomes, 2000), [0.025, 0.975])
     assert [interval.low, interval.high] == pytest.approx(expected, abs=0.02)
+    if shares[0] != shares[1]:
+        return
     alone = rate_interval(outcomes[::3])
     # Three tries of one task are hardly more than one: the interval must not shrink by the root of three.
     assert interval.high - interval.low > 0.85 * (alone.high - alone.low)

@@ -185,8 +185,7 @@ def test_a_configuration_names_a_class_of_your_own_for_any_dataset(
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", list(sys.path))
     if ":" not in named:  # as the guide of the published benchmark has it
-        found = datasets.import_class(module, "LabTask")
-        monkeypatch.setitem(datasets._registered, "LabTask", found)
+        datasets.import_class(module, "LabTask")
     server.answer = lambda body, number: replies.chat("<solution> lab 1 </solution>")
     file = own_config(task_class=named.replace("lab_task", module), task_type="lab")
     config = json.loads(file.read_text())

@@ -14,7 +14,9 @@ import pytest
 import histobench as hb
 from histobench.core.records import options_of
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.runs.play import agents_of, load_cells, open_terms
+from histobench.mint.feedback.kind import FeedbackKind
+from histobench.mint.runs import play as play_module
+from histobench.mint.runs.play import agents_of, load_cells, no_display, open_terms
 from histobench.mint.runs.run_options import RunOptions
 
 #: Another value of each option, and the parts of the planned run that change by it.
@@ -121,6 +123,40 @@ def test_the_rates_of_a_run_are_divided_over_its_workers(
     writer: Any = of and SimpleNamespace(part=SimpleNamespace(of=of), **others)
     terms = open_terms(RunOptions(rpm=60.0, tpm=900.0, cache="none"), tmp_path, [], writer)
     assert (terms.limits.requests, terms.limits.tokens) == (requests, tokens)
+
+
+@pytest.mark.usefixtures("seen")
+def test_the_code_of_agents_may_read_neither_results_nor_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(play_module, "play_cells", lambda *_, **options: given.update(options))
+    options = RunOptions(agent=MODEL, tasks="gsm8k", data="data", output="out", cache="none")
+    play_module.play(options, no_display)
+    assert set(given["withhold"]) == {Path("out"), Path("data")}
+
+
+@pytest.mark.usefixtures("seen")
+def test_what_changes_the_answers_of_a_cell_is_in_its_settings() -> None:
+    options = RunOptions(agent=MODEL, tasks="gsm8k", data="data", feedback=MODEL.replace("some", "expert"))
+    ((cell, _),) = load_cells(options)[0]
+    expert, warm = cell.expert, replace(cell.sampling, temperature=0.7)
+    others = [
+        replace(cell, **{name: value})
+        for name, value in (
+            ("agent", replace(cell.agent, target="other")),
+            ("sampling", warm),
+            ("sampling", replace(cell.sampling, max_tokens=7)),
+            ("rule", "published"),
+            ("prompts", "official"),
+            ("wikipedia", "tape:x"),
+            ("checksum", "0" * 64),
+            ("cell", replace(cell.cell, calls="native")),
+            ("expert", None),
+            ("expert", replace(expert, spec=replace(expert.spec, target="other"))),
+            ("expert", replace(expert, sampling=warm)),
+            ("expert", replace(expert, kind=FeedbackKind(True, "binary"))),
+        )
+    ]
+    assert len({repr(each.settings()) for each in (cell, *others)}) == 1 + len(others)
 
 
 @pytest.mark.usefixtures("one_sandbox")

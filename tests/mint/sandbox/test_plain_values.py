@@ -117,6 +117,30 @@ def test_made_up_data_is_refused_or_makes_builtin_values(data: Any) -> None:
     assert all(type(part) in (*BUILTINS, Remote) for part in _parts(value))
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "numpy",
+        "Fraction",
+        "Decimal",
+        "Counter",
+        "range",
+        "slice",
+        "date",
+        "time",
+        "timedelta",
+        "bytearray",
+        "eval",
+        "list",
+        "pickle",
+    ],
+)
+def test_tags_of_other_types_are_refused(tag: str) -> None:
+    for content in (None, [], [1, 2, 3], ["O", None, [1]], "6/1"):
+        with pytest.raises(NotDataError):
+            made({"t": tag, "v": content}, _special)
+
+
 def test_deep_nesting_is_refused() -> None:
     data: Any = 1
     for _ in range(900):

@@ -17,7 +17,7 @@ import histobench
 from histobench.mint.sandbox import SandboxPool, backend_works, open_sandbox
 from histobench.mint.sandbox.bubblewrap import scratch_folder
 from histobench.mint.sandbox.guest.landlock import landlock_version
-from histobench.mint.sandbox.withheld import readable_rest, withheld_paths, withheld_within
+from histobench.mint.sandbox.visible_files import readable_rest, withheld_paths, withheld_within
 
 READ = "print(open({path!r}).read())"
 
@@ -72,8 +72,8 @@ def test_the_package_the_working_folder_and_plug_ins_are_always_withheld(
     spec = ModuleSpec("microns", None)
     spec.submodule_search_locations = [str(plugin)]
     entry = EntryPoint("microns", "microns.tasks:MicronsTask", "histobench.tasks")
-    monkeypatch.setattr("histobench.mint.sandbox.withheld.installed_entry_points", lambda group: [entry])
-    monkeypatch.setattr("histobench.mint.sandbox.withheld.find_spec", {"microns": spec}.get)
+    monkeypatch.setattr("histobench.mint.sandbox.visible_files.installed_entry_points", lambda group: [entry])
+    monkeypatch.setattr("histobench.mint.sandbox.visible_files.find_spec", {"microns": spec}.get)
     package = Path(histobench.__file__).parent
     assert set(withheld_paths()) == {str(path.resolve()) for path in (package, work, plugin)}
 

@@ -67,6 +67,7 @@ def test_thousands_of_degenerate_answers_are_checked_in_time(count: int) -> None
         (TheoremqaTask(0, "q", 1.5, "float"), "10**400"),
         (TheoremqaTask(0, "q", [1.0], "list of float"), "[10**400]"),
         (ReasoningTask(0, "q", "12"), "9" * 100_000 + " km"),
+        (ReasoningTask(0, "q", "12"), "```\n" * 25_000),
     ],
 )
 def test_what_once_hung_or_crashed_is_a_wrong_answer(rule: str, task: Task, answer: str) -> None:

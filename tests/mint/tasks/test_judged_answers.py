@@ -12,7 +12,13 @@ from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 
 TABLE = Path(__file__).parent / "judged_answers.csv"
 #: The table and the rule disagree; docs/explanation/agents.md says why.
-DISAGREEMENTS: frozenset[tuple[str, str]] = frozenset()
+DISAGREEMENTS = frozenset(
+    {
+        ("15", "After giving away 5 of her 20 marbles, Anna has 15 left."),
+        ("15", "three times five"),
+        ("1500", "1,5e3"),
+    }
+)
 
 
 def judged() -> list[dict[str, str]]:
@@ -44,4 +50,6 @@ def test_the_table_is_large_and_a_third_of_it_is_hard() -> None:
 def test_the_strict_rule_judges_as_the_table(kind: str) -> None:
     rows = [row for row in judged() if row["kind"] == kind]
     wrong = {(row["reference"], row["answer"]) for row in rows if verdict(row) != (row["verdict"] == "right")}
-    assert wrong <= DISAGREEMENTS
+    assert wrong == {
+        pair for pair in DISAGREEMENTS if any(pair == (row["reference"], row["answer"]) for row in rows)
+    }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn import metrics as sk
 
 from histobench.api.benchmark import open_results
+from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.episode_intervals import crossed_columns, known_metrics, left_out_values
@@ -220,6 +223,18 @@ def test_too_few_episodes_or_none_kept_have_a_reason_and_no_test(tmp_path: Path,
     assert table.standings is None
     assert np.isnan(table.pairs[0].p_value)
     assert all(entry.interval.low is None and entry.value == entry.reported for entry in table.entries)
+
+
+def test_a_fault_of_the_disk_leaves_no_table_without_intervals(tmp_path: Path, faulty_disk: Any) -> None:
+    write(tmp_path, "a", *simulated(1))
+    folder = tmp_path / "a"
+    (episodes,) = folder.rglob("*_episode_predictions.npz")
+    with faulty_disk.failing(episodes, errno.EIO), pytest.raises(HistobenchError, match="Input/output error"):
+        write_tidy_rows(folder)
+    with faulty_disk.failing(episodes, errno.EIO, times=1):
+        write_tidy_rows(folder)
+    lows = {row["metric"]: row["low"] for row in read_rows(folder / TIDY_FILE)}
+    assert lows["balanced_accuracy"] is not None
 
 
 def test_a_few_shot_number_has_one_interval_everywhere(tmp_path: Path) -> None:

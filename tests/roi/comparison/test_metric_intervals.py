@@ -206,3 +206,23 @@ def test_both_ends_of_an_area_are_near_those_of_delong(n: int, skill: float) -> 
     error = np.sqrt(sum(wins.mean(axis=axis).var(ddof=1) / wins.shape[1 - axis] for axis in (0, 1)))
     odds = np.log(area / (1 - area)) + 1.96 * np.array([-1, 1]) * error / (area * (1 - area))
     assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-odds))), abs=0.03)
+
+
+def test_an_area_of_seven_images_in_twelve_patients_holds_the_truth() -> None:
+    """Scores of two normal distributions with patient effects, of known area; most samples are perfect."""
+    rng = np.random.default_rng(11)
+    group, distance, held = np.repeat(np.arange(12), 60), 3.5, 0
+    for _ in range(120):
+        labels = np.zeros(720, dtype=int)
+        labels[rng.choice(12, 7, replace=False) * 60] = 1
+        effect = rng.normal(size=(2, 12))[labels, group]
+        score = distance * labels + 0.5 * effect + 0.75**0.5 * rng.normal(size=720)
+        p = 1 / (1 + np.exp(-score))
+        run = Predictions(np.stack([1 - p, p], axis=1), labels, (p > 0.5).astype(int), ("a", "b"),
+                          tuple(map(str, range(720))), tuple(map(str, group)))  # fmt: skip
+        units = SamplingUnits.of(run)
+        found = left_out_table({"run": run}, ["auroc"], units)["auroc"]
+        held += metric_intervals.metric_intervals("auroc", found, units)["run"].contains(
+            float(stats.norm.cdf(distance / 2**0.5))
+        )
+    assert held >= 0.92 * 120

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from pathlib import Path
@@ -9,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
 from sklearn.metrics import balanced_accuracy_score
 from tests.roi.comparison.conftest import Write
 
 from histobench.cli.main import main
 from histobench.cli.run import print_outcome
+from histobench.cli.terminal import open_terminal
 from histobench.roi.plan.plan_outcome import BenchmarkOutcome, EncoderFailure, PlanOutcome
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.reader import load_runs
@@ -50,9 +51,11 @@ def screen(results: Path, *, width: int = 80, failures: tuple[str, ...] = (), **
     outcome = PlanOutcome(results, cast(Any, folder), evaluated=15)
     outcome.failures += [EncoderFailure("Colon x uni_v2: features", reason) for reason in failures]
     done = BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), results / "summary.md")
-    console = Console(file=io.StringIO(), width=width)
-    assert print_outcome(done, console) == (2 if failures else 0)
-    return cast(io.StringIO, console.file).getvalue().splitlines()
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setenv("COLUMNS", str(width))
+        assert print_outcome(done, open_terminal()) == (2 if failures else 0)
+    return printed.getvalue().splitlines()
 
 
 @pytest.mark.slow

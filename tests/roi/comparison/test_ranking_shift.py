@@ -48,6 +48,7 @@ def test_an_encoder_that_overtakes_another_is_named(
     signs = [np.sign(np.subtract.outer(ranks, ranks))[np.triu_indices(3, 1)] for ranks in order]
     assert shift.kendall == pytest.approx(float(np.mean(signs[0] * signs[1])))
     assert "a overtakes b" in " ".join(shift_grid(shift).notes)
+    assert "*" not in "".join("".join(row) for row in shift_grid(shift).rows), "it means: may be the best"
 
     # The command shows it with the table of the adapted networks, which needs no setting.
     assert main(["compare", str(results), "--task", "fine-tune", "--metric", "accuracy"]) == 0

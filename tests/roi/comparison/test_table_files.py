@@ -58,15 +58,15 @@ def test_a_stored_table_is_the_one_that_was_made(
     for encoder, signal in (("alpha", 2.0), ("beta", 1.2), ("gamma", 0.4)):
         write_run(encoder, signal, **options)
     runs = load_runs(tmp_path / "results")
-    write_table(tmp_path / "table.npz", "Colon", runs, settings)
-    table = read_table(tmp_path / "table.npz", runs, settings)
+    write_table(tmp_path / "table.json", "Colon", runs, settings)
+    table = read_table(tmp_path / "table.json", runs, settings)
     assert table is not None
     assert_equal(dataset_table("Colon", runs, settings), table)
     assert compare_runs(runs, settings, table_of=lambda *_: table).tables == (table,)
 
 
 def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_path: Path) -> None:
-    results, settings, path = tmp_path / "results", CompareSettings(), tmp_path / "table.npz"
+    results, settings, path = tmp_path / "results", CompareSettings(), tmp_path / "table.json"
     for encoder, signal in (("alpha", 2.0), ("beta", 1.2)):
         write_run(encoder, signal)
     runs = load_runs(results)
@@ -77,12 +77,9 @@ def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_pat
     assert read_table(path, runs[:1], settings) is None
     assert read_table(path, runs[::-1], settings) is None
     whole = path.read_bytes()
-    for old, new in ((b"0.9", b"0.8"), (b"NUMPY", b"NUMPI"), (whole[-200:], b"")):  # damaged or cut short
-        assert old in whole
-        path.write_bytes(whole.replace(old, new, 1))
+    for damaged in (whole[:-200], whole.replace(b"Colon", b"\xff", 1), b"PK\x03\x04", b"{}"):
+        path.write_bytes(damaged)
         assert read_table(path, runs, settings) is None
-    path.write_bytes(b"{}")  # of another format
-    assert read_table(path, runs, settings) is None
     path.write_bytes(whole)
     detailed = TaskFiles.beside(runs[1].path).detailed
     was = detailed.read_bytes()
@@ -116,9 +113,9 @@ OUTER = Outer("a", INNER, {"a": (1, 2)}, 0.1 + 0.2, INNER, ("é",))
 
 def test_a_record_comes_back_with_the_types_and_bits_it_had(tmp_path: Path) -> None:
     for record in (OUTER, replace(OUTER, found=None, notes=(), share=float("nan"))):
-        write_record(tmp_path / "a.npz", record, about={"of": ("x", 1)})
-        assert_equal(record, read_record(tmp_path / "a.npz", Outer, about={"of": ("x", 1)}))
-        assert read_record(tmp_path / "a.npz", Outer, about={"of": ("x", 2)}) is None
-    first = (tmp_path / "a.npz").read_bytes()
-    write_record(tmp_path / "a.npz", record, about={"of": ("x", 1)})
-    assert (tmp_path / "a.npz").read_bytes() == first
+        write_record(tmp_path / "a.json", record, about={"of": ("x", 1)})
+        assert_equal(record, read_record(tmp_path / "a.json", Outer, about={"of": ("x", 1)}))
+        assert read_record(tmp_path / "a.json", Outer, about={"of": ("x", 2)}) is None
+    first = (tmp_path / "a.json").read_bytes()
+    write_record(tmp_path / "a.json", record, about={"of": ("x", 1)})
+    assert (tmp_path / "a.json").read_bytes() == first

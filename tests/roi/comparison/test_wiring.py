@@ -7,8 +7,10 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import rankdata
 from tests.roi.comparison.conftest import write_to
 
 import histobench as hb
@@ -143,6 +145,29 @@ def test_an_option_of_a_comparison_changes_what_it_is_for(name: str, results: Pa
     found = changed(one, other)
     assert changes <= found
     assert not stays & found
+
+
+def test_low_values_come_first_where_lower_is_better(results: Path) -> None:
+    found = hb.compare(results, preset="uni", seed=0, metric="brier").comparison
+    ranking, place = found.ranking, {name: k for k, name in enumerate(found.ranking.names)}
+    values = np.array(
+        [
+            [{each.name: each.value for each in table.entries}[name] for name in place]
+            for table in found.tables
+        ]
+    )
+    assert len(set(values.argmin(axis=1)) | set(values.argmax(axis=1))) > 1
+    assert ranking.mean_ranks == pytest.approx(rankdata(values, axis=1).mean(axis=0))
+    wins = np.zeros((len(place), len(place)))
+    for table in found.tables:
+        for pair in table.pairs:
+            ends = (pair.first, pair.second) if pair.difference < 0 else (pair.second, pair.first)
+            wins[place[ends[0]], place[ends[1]]] += pair.holds
+    assert wins.any()
+    np.testing.assert_array_equal(ranking.win_tie_loss.wins, wins)
+    listed = [name for name, _ in ranking.run_on]
+    best, worst = (listed.index(ranking.names[k]) for k in (0, -1))
+    assert ranking.chances[best][worst].better > 0.5 > ranking.chances[worst][best].better
 
 
 @pytest.mark.parametrize("name", SELECTED)

@@ -155,13 +155,22 @@ def test_bad_images_can_be_left_out_and_are_listed(tmp_path: Path) -> None:
     )
     dataset = load_dataset(table)
     findings = check_dataset(dataset)
-    kept, skipped = drop_bad(dataset, findings)
+    kept = drop_bad(dataset, findings)
     assert {split: len(images) for split, images in kept.splits.items()} == {"train": 2, "val": 2, "test": 2}
-    assert [(s.image.name, s.split) for s in skipped] == [("gone.png", "train"), ("broken.png", "test")]
-    assert "not a PNG, JPEG or TIFF image" in skipped[1].reason
+    assert [bad.image.name for bad in findings.bad_images if bad.image] == ["gone.png", "broken.png"]
+    assert "not a PNG, JPEG or TIFF image" in findings.bad_images[1].message
     assert check_dataset(kept).errors == ()
-    same, none = drop_bad(kept, check_dataset(kept))
-    assert (same, none) == (kept, ())
+    assert drop_bad(kept, check_dataset(kept)) == kept
+
+
+def test_a_target_without_its_bad_images_is_still_that_target(tmp_path: Path) -> None:
+    table = tmp_path / "data.csv"
+    named = [tile(tmp_path, f"{seed}.png", seed) for seed in range(4)]
+    lines = [f"{name},{seed / 3},{'train' if seed < 2 else 'test'}" for seed, name in enumerate(named)]
+    table.write_text("\n".join(["image_path,label,split", *lines, "gone.png,2.5,test"]))
+    data = load_dataset(table, target="regression")
+    assert check_dataset(data, on_bad_image="skip").errors == ()
+    assert drop_bad(data, check_dataset(data)).target == data.target
 
 
 def test_a_path_relative_to_somewhere_else_gets_a_hint(

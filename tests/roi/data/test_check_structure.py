@@ -11,7 +11,7 @@ from PIL import Image
 from histobench.cli.main import main
 from histobench.roi.data.check import Findings, check_dataset, structure_findings
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.data.source import scan_dataset
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import group_of
 
 
@@ -24,7 +24,7 @@ def tissue(seed: int, size: int = 96) -> Image.Image:
 
 def check(folder: Path, rows: list[str], header: str = "image_path,label,split,group") -> Findings:
     (folder / "t.csv").write_text("\n".join([header, *rows]) + "\n")
-    return check_dataset(scan_dataset(folder / "t.csv"))
+    return check_dataset(DatasetSource(str(folder / "t.csv")).read())
 
 
 def test_a_class_whose_test_images_are_of_one_patient_is_warned_of(tmp_path: Path) -> None:

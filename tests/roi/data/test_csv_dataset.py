@@ -385,3 +385,17 @@ def test_ten_million_images_fit_into_a_gigabyte(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert size < 120  # bytes per image
+
+
+def test_a_large_table_takes_a_hundred_bytes_an_image(tmp_path: Path) -> None:
+    """While it is read, too; texts of Python would take several times as much."""
+    count = 30_000
+    split = ("train", "test")
+    rows = (f"tiles/{k % 100}/{k:08d}.jpg,{k % 9},{split[k % 2]},p{k // 20}" for k in range(count))
+    (tmp_path / "t.csv").write_text("image_path,label,split,group\n" + "\n".join(rows))
+    tracemalloc.start()
+    dataset = load_dataset(tmp_path / "t.csv")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(dataset.splits["train"]) == count / 2
+    assert peak / count < 150

@@ -396,7 +396,7 @@ def test_flipped_bytes_never_give_anything_but_an_image_or_an_error(tmp_path: Pa
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(HistobenchError, match=r"nowhere.png: the file does not exist"):
         open_rgb(tmp_path / "nowhere.png")
-    with pytest.raises(HistobenchError, match="it is a folder, not a plain file"):
+    with pytest.raises(HistobenchError, match="Is a directory"):
         open_rgb(tmp_path)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import check_dataset
-from histobench.roi.data.source import load_dataset, scan_dataset
+from histobench.roi.data.source import DatasetSource, load_dataset
 
 
 def picture(seed: int) -> bytes:
@@ -93,7 +93,7 @@ def test_what_is_wrong_in_a_shard_is_named(tmp_path: Path) -> None:
     )
     class_map = tmp_path / "map.txt"
     class_map.write_text("A,0\nB,1\n")
-    findings = check_dataset(scan_dataset(path, classes_file=class_map))
+    findings = check_dataset(DatasetSource(str(path), str(class_map)).read())
     assert [(f.kind, f.origin.rpartition("/")[2]) for f in findings.errors] == [
         ("row", "b.png"),
         ("unreadable image", "c.png"),

@@ -159,6 +159,18 @@ def test_results_in_the_folder_of_the_data_are_left_out(tmp_path: Path) -> None:
         load_dataset(tmp_path / "results", split="0.5/0.5")
 
 
+@pytest.mark.parametrize("below", ["", "a"])
+def test_results_do_not_go_among_the_images(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "X", *[f"{c}/{k}.png" for c in "ab" for k in range(6)])
+    data = ["--data", str(tmp_path / "X"), "--split", "0.5/0.5", "--results", str(tmp_path / "X" / below)]
+    assert main(["run", *data, "--models", "random-vit", "--device", "cpu"]) == 2
+    shown = capsys.readouterr()
+    assert "is a folder of images of --data" in shown.err
+    assert sorted(path.name for path in (tmp_path / "X").iterdir()) == ["a", "b"]
+
+
 def test_a_folder_of_features_is_named_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "h5_files").mkdir()
     (tmp_path / "h5_files" / "slide.h5").touch()

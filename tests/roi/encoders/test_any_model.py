@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 import histobench as hb
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import any_model
-from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import create_encoder, get_spec, why_unresolved
 
 pytestmark = pytest.mark.slow
@@ -115,12 +114,6 @@ def test_what_is_wrong_is_said_before_any_work(name: str, words: str) -> None:
     assert words in reason
     # Missing weights have three lines: why, what to do with internet, what to do without.
     assert reason.count("\n") == (2 if "HF_HUB_OFFLINE" in words else 0)
-
-
-def test_one_label_for_files_and_tables() -> None:
-    assert label_of("timm:vit_tiny_patch16_224@mean") == "timm_vit_tiny_patch16_224@mean"
-    assert label_of("tiny=timm:vit_tiny_patch16_224") == "tiny"
-    assert label_of("hf:facebook/dinov2-base@main@cls") == "hf_facebook_dinov2-base@main@cls"
 
 
 # The Hugging Face hub, as folders that its libraries wrote

@@ -154,7 +154,6 @@ def test_a_checkpoint_without_tensors_is_refused(tmp_path: Path) -> None:
         (b"  <!DOCTYPE html><html><title>Sign in</title>", "a web page, not the weights"),
         (b"<HTML><body>404</body>", "a web page, not the weights"),
         (b'{"error": "not found"}', "a JSON text, not weights"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5"),
         (b"\x1f\x8b" + bytes(64), "a gzip archive"),
         (b"", "is empty"),
     ],

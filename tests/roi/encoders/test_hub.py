@@ -29,16 +29,22 @@ def test_offline_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch
             create_encoder(name)
 
 
-def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A hub that answers; the test says what it gives."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("histobench.core.http.answers", lambda url, seconds: True)
+    monkeypatch.setattr(download, "_unreachable_at", None)
+    return monkeypatch
+
+
+def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(online: pytest.MonkeyPatch) -> None:
     from huggingface_hub.errors import GatedRepoError
 
     def refuse(*_: Any, **__: Any) -> str:
         raise GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    monkeypatch.setattr("histobench.core.http.answers", lambda url, seconds: True)
+    online.setattr("huggingface_hub.hf_hub_download", refuse)
     with pytest.raises(
         HistobenchError,
         match=r"request access at https://huggingface\.co/MahmoodLab/UNI2-h and run: hf auth login",
@@ -46,10 +52,7 @@ def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(monkeypatch: pyt
         create_encoder("uni_v2")
 
 
-def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import huggingface_hub
+def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(online: pytest.MonkeyPatch) -> None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     asked: list[str] = []
@@ -58,25 +61,20 @@ def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(
         asked.append(repo)
         raise LocalEntryNotFoundError("no connection")
 
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", away)
-    monkeypatch.setattr("histobench.core.http.answers", lambda url, seconds: True)
-    monkeypatch.setattr(download, "_unreachable_at", None)
+    online.setattr("huggingface_hub.hf_hub_download", away)
     for name in ("uni_v1", "uni_v1", "virchow2"):
         with pytest.raises(
             HistobenchError, match=f"{name}: no weights on this machine, and the model hub cannot be reached"
         ):
             create_encoder(name)
     assert asked == ["MahmoodLab/uni"]
-    monkeypatch.setattr(download, "_UNREACHABLE_SECONDS", 0.0)
+    online.setattr(download, "_UNREACHABLE_SECONDS", 0.0)
     with pytest.raises(HistobenchError, match="virchow2: no weights on this machine, and the model hub"):
         create_encoder("virchow2")
     assert asked == ["MahmoodLab/uni", "paige-ai/Virchow2"]
 
 
-def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub
-
+def test_the_hub_is_asked_for_the_pinned_revision(online: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
     def give(repo: str, file: str, **kwargs: Any) -> str:
@@ -84,9 +82,7 @@ def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatc
         (tmp_path / file).write_bytes(b"something else")
         return str(tmp_path / file)
 
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", give)
-    monkeypatch.setattr("histobench.core.http.answers", lambda url, seconds: True)
+    online.setattr("huggingface_hub.hf_hub_download", give)
     spec = get_spec("uni_v1")
     with pytest.raises(HistobenchError, match=f"not the pinned {spec.source.sha256}"):
         create_encoder("uni_v1")

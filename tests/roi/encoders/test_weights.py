@@ -73,22 +73,18 @@ def test_a_folder_of_hub_style_folders_is_searched(place: str, tmp_path: Path) -
     assert find_weights(get_spec("lunit-vits16"), tmp_path) == file
 
 
-def test_a_path_that_does_not_exist_is_an_error_not_a_download(tmp_path: Path) -> None:
-    weights = table(tmp_path / "a.json", uni_v1="/nowhere/uni.bin")
-    with pytest.raises(HistobenchError, match=r"weights of uni_v1, /nowhere/uni\.bin, do not exist"):
-        create_encoder("uni_v1", weights=str(weights))
-    with pytest.raises(HistobenchError, match="does not exist"):
-        create_encoder("uni_v1", weights=str(tmp_path / "no.json"))
-
-
-def test_a_folder_without_a_checkpoint_says_what_was_expected(tmp_path: Path) -> None:
+def test_a_path_without_the_checkpoint_is_an_error_not_a_download(tmp_path: Path) -> None:
     (tmp_path / "uni").mkdir()
     (tmp_path / "uni" / "pytorch_model.bin.part").touch()
-    weights = table(tmp_path / "a.json", uni_v1=str(tmp_path / "uni"))
-    with pytest.raises(
-        HistobenchError, match=r"no checkpoint of uni_v1 \(pytorch_model\.bin\); did you mean"
+    missing = table(tmp_path / "a.json", uni_v1="/nowhere/uni.bin")
+    empty = table(tmp_path / "b.json", uni_v1=str(tmp_path / "uni"))
+    for weights, words in (
+        (missing, r"weights of uni_v1, /nowhere/uni\.bin, do not exist"),
+        (tmp_path / "no.json", "does not exist"),
+        (empty, r"no checkpoint of uni_v1 \(pytorch_model\.bin\); did you mean"),
     ):
-        create_encoder("uni_v1", weights=str(weights))
+        with pytest.raises(HistobenchError, match=words):
+            create_encoder("uni_v1", weights=str(weights))
 
 
 @pytest.mark.parametrize("text", ["{", '["uni_v1"]', '{"uni_v1": 3}'])

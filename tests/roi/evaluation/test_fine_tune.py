@@ -23,7 +23,7 @@ from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
-from histobench.roi.protocols.fine_tuning import Frozen, Network, Parts, Trainer, fine_tune
+from histobench.roi.protocols.fine_tuning import Encode, Parts, Trainer, features_of, fine_tune, on_device
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.reader import load_runs
 
@@ -72,15 +72,15 @@ def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) ->
     encoder = create_encoder(own)
     weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     features = encoder(encoder.eval_transforms.normalise(torch.from_numpy(pixels))).detach()
-    network = Network(encoder, pixels, device="cpu", precision="fp32")
-    frozen = Frozen(network, 24)
-    torch.testing.assert_close(frozen(torch.arange(24)), features)  # the features of an extraction
+    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
+    frozen = features_of(encode, torch.arange(24))
+    torch.testing.assert_close(frozen, features)  # the features of an extraction
 
-    def trained(encode: Network | Frozen) -> np.ndarray:
+    def trained(encode: Encode) -> torch.Tensor:
         trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST)
-        return trainer.predicted(trainer.train(np.arange(16), 1e-2, 0), np.arange(16, 24))
+        return trainer.logits(trainer.train(np.arange(16), 1e-2, 0), torch.arange(16, 24))
 
-    np.testing.assert_allclose(trained(frozen), trained(network), atol=1e-6)
+    torch.testing.assert_close(trained(frozen.__getitem__), trained(encode), atol=1e-5, rtol=1e-5)
     assert all(torch.equal(encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
@@ -88,25 +88,22 @@ def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> Non
     pixels, labels = _stripes(16)
     encoder = create_encoder(own)
     lora = add_lora(encoder, rank=2, alpha=2)
-    network = Network(encoder, pixels, device="cpu", precision="fp32")
-    frozen = Frozen(network, 16)
+    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
+    frozen = features_of(encode, torch.arange(16))
 
-    def trained() -> list[torch.Tensor]:
-        trainer = Trainer(network, frozen, torch.from_numpy(labels), 2, FAST, lora)
-        head = trainer.train(np.arange(16), 1e-3, 0)
-        return [weight.detach().clone() for weight in (*head.parameters(), *lora.weights.values())]
-
-    whole = trained()
-    run = network._run
-
-    def short_of_memory(images: torch.Tensor) -> torch.Tensor:
-        if len(images) > 3:
+    def short_of_memory(rows: torch.Tensor) -> torch.Tensor:
+        if len(rows) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run(images)
+        return encode(rows)
 
-    network._run = short_of_memory  # type: ignore[assignment]
-    in_pieces = trained()
-    assert network.at_once == 2
+    def trained(encode: Encode) -> tuple[int, list[torch.Tensor]]:
+        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST, lora)
+        head = trainer.train(np.arange(16), 1e-3, 0)
+        weights = (*head.parameters(), *lora.weights.values())
+        return trainer.at_once, [weight.detach().clone() for weight in weights]
+
+    (_, whole), (at_once, in_pieces) = trained(encode), trained(short_of_memory)
+    assert at_once == 2
     for one, other in zip(whole, in_pieces, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
@@ -207,19 +204,9 @@ def test_one_command_gives_both_networks_and_adapters_that_are_encoders(
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table, results = _write(tmp_path), tmp_path / "results"
-    command = [
-        "run",
-        "--data",
-        str(table),
-        "--models",
-        own,
-        "--tasks",
-        "fine-tune",
-        "--results",
-        str(results),
-    ]
-    command += ["--tune-epochs", "2", "--tune-rates", "1e-2,1e-3", "--lora-rank", "2", "--device", "cpu"]
-    command += ["--tune-batch-size", "8", "--save-adapters"]
+    train = "--tune-epochs 2 --tune-rates 1e-2,1e-3 --lora-rank 2 --tune-batch-size 8 --save-adapters"
+    place = f"--results {results} --device cpu"
+    command = f"run --data {table} --models {own} --tasks fine-tune {place} {train}".split()
     assert main([*command, "--models", "random-vit", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "Fine-tune: about" in said
@@ -249,13 +236,12 @@ def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     results, tiles = str(tmp_path / "results"), tmp_path / "demo"
-    assert (
-        main(["data", "demo", str(tiles), "--name", "demo", "--per-class", "8", "--test-per-class", "10"])
-        == 0
+    assert main(f"data demo {tiles} --name demo --per-class 8 --test-per-class 10".split()) == 0
+    command = (
+        f"run --data {tiles}/demo.csv --models random-vit,{own},tiny-vl --tasks Fine-tune,KNN --device cpu"
     )
-    command = ["run", "--data", str(tiles / "demo.csv"), "--models", f"random-vit,{own},tiny-vl"]
-    command += ["--tasks", "Fine-tune,KNN", "--results", results, "--size", "32", "--device", "cpu"]
-    assert main([*command, "--tune-epochs", "3", "--tune-rates", "1e-3,1e-4"]) == 0
+    more = f"--results {results} --size 32 --tune-epochs 3 --tune-rates 1e-3,1e-4"
+    assert main(f"{command} {more}".split()) == 0
     assert "of tiny-vl: is a convolutional network" in capsys.readouterr().out
     assert main(["compare", results, "--task", "Fine-tune"]) == 0
     assert "Kendall" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from builders import feature_set
+from histobench.roi.comparison.answer import Evidence, answer, doubt_of
 from histobench.roi.evaluation.caveats import leaks
 from histobench.roi.features.feature_file import FeatureSet
 
@@ -45,3 +46,17 @@ def test_patients_in_both_are_named() -> None:
     assert found.startswith(
         "6 of 10 test groups (patients, slides) are also in training (p14, p15, p16, ...)"
     )
+
+
+def test_patients_in_file_names_of_both_are_counted_where_no_groups_are_known() -> None:
+    names = [f"TCGA-05-{k // 3:04}_tile{k}.png" for k in range(18)]
+    train = replace(features(simulated(12, 0)), img_names=tuple(names[:12]))
+    test = replace(features(simulated(9, 1)), img_names=tuple(names[9:]))
+    (found,) = leaks(test, {"training": train})
+    assert found.startswith("file names show that 1 of 3 test patients or slides are also in training: ")
+    grouped = replace(train, groups=tuple("ghijklmnopqr"))
+    assert leaks(replace(test, groups=tuple("abcdefABC")), {"training": grouped}) == ()
+    values = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.4, 0.6)}
+    evidence = Evidence("lung", "accuracy", values, ("a",), 6, None, doubt=doubt_of([found]))
+    text = answer([evidence], task="KNN", metric="accuracy").text
+    assert text.endswith(f"(95% confidence). Caution: lung: {found}.")

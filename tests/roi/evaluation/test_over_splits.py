@@ -114,6 +114,10 @@ def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> No
     assert pair.p_value == pytest.approx(2 * stats.t.sf(difference.mean() / error, 9))
     assert pair.wins == (difference > 0).mean()
     assert "5x2" in split_grid(table).title
+    (of_losses,) = compare_splits(runs, metric="brier")  # lower is better
+    (pair,) = of_losses.pairs
+    assert ([entry.name for entry in of_losses.entries], pair.wins) == (["good", "poor"], 1.0)
+    assert pair.difference.high < 0
     json.dumps(as_plain(table), allow_nan=False)
 
 
@@ -159,17 +163,36 @@ def test_groups_that_are_known_for_a_part_only_are_refused(tmp_path: Path) -> No
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for encoder, skill in (("good", 3.0), ("poor", 1.2)):
+    skills = {"good": 3.0, "fair": 2.0, "poor": 1.2}
+    for encoder, skill in skills.items():
         for part, n in (("train", 72), ("test", 36)):
             save(features(part, n, skill=skill, encoder=encoder), tmp_path / f"{encoder}_{part}.pt")
         files = [f"--{part}_feature_file={tmp_path}/{encoder}_{part}.pt" for part in ("train", "test")]
         log = f"--log_dir={tmp_path}/r/{encoder}"
         assert main(["evaluate", "--TASK=Proto", *files, log, "--folds=3", "--repeats=2"]) == 0
-    assert main(["compare", f"{tmp_path}/r", "--splits", "--metric=accuracy"]) == 0
+    assert main(["compare", f"{tmp_path}/r", "--splits", "--metric=accuracy", "--alpha=0.2"]) == 0
     said = capsys.readouterr().out
     assert "over splits 2x3" in said
     (written,) = (tmp_path / "r" / "comparison").glob("splits_Proto_accuracy.json")
-    assert [entry["name"] for entry in json.loads(written.read_text())[0]["entries"]] == ["good", "poor"]
+    (table,) = json.loads(written.read_text())
+    assert [entry["name"] for entry in table["entries"]] == list(skills)
+    values: dict[str, list[float]] = {}
+    for run in split_runs(tmp_path / "r"):
+        values.setdefault(run.identity.encoder, []).append(run.metrics["accuracy"] or 0)
+    for pair in table["pairs"]:  # training sets are twice the size of test sets
+        apart = np.array(values[pair["first"]]) - values[pair["second"]]
+        middle, error = apart.mean(), np.sqrt((1 / 6 + 1 / 2) * apart.var(ddof=1))
+        found = pair["difference"]
+        bounds = np.clip(middle + error * stats.t.ppf([0.1, 0.9], 5), -1, 1)
+        assert [found["mean"], found["low"], found["high"]] == pytest.approx([middle, *bounds], rel=1e-3)
+        assert pair["p_value"] == pytest.approx(2 * stats.t.sf(middle / error, 5), rel=1e-2)
+    p_values = sorted(pair["p_value"] for pair in table["pairs"])
+    holm = np.maximum.accumulate(np.array(p_values) * (3, 2, 1))
+    assert sorted(pair["p_adjusted"] for pair in table["pairs"]) == pytest.approx(holm)
+    rows = csv.DictReader(written.with_suffix(".csv").read_text().splitlines())
+    for row, entry in zip(rows, table["entries"], strict=True):
+        for name in ("mean_rank", "rank_low", "rank_high", "first"):
+            assert float(row[name]) == entry[name]
 
 
 def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> None:

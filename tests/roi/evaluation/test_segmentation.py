@@ -245,7 +245,7 @@ def _write_set(folder: Path, *, by_folders: bool = False) -> Path:
         pixels = np.where(mask[..., None] == 2, [160, 40, 90], [220, 200, 210]) + rng.normal(
             0, 12, (24, 40, 3)
         )
-        split = "train" if number < 10 else "test"
+        split = "val" if by_folders and number in (8, 9) else "train" if number < 10 else "test"
         inside = f"{split}/" if by_folders else ""
         for part, picture in (("images", pixels.clip(0, 255).astype(np.uint8)), ("masks", mask)):
             (folder / part / inside).mkdir(parents=True, exist_ok=True)
@@ -327,6 +327,21 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
     # Where truth was not touched, the prediction is the same.
     assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
     assert np.abs(other["predicted:pixels:gland"] - again["predicted:pixels:gland"]).max() < 40
+
+
+def test_neighbors_do_not_learn_from_validation_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    data = _write_set(tmp_path, by_folders=True)
+    found = []
+    for name in "ab":
+        options: dict[str, Any] = {"tasks": "Segmentation", "head_steps": 1, "results": tmp_path / name}
+        hb.run(hb.load_dataset(data, target="mask"), f"Colors={tmp_path}/own.py:Colors", **options)
+        found.append(_counts(tmp_path / name, "Colors", "knn")["predicted:pixels:gland"])
+        for path in (data / "masks" / "val").iterdir():  # without the glands
+            Image.fromarray(np.zeros((24, 40), dtype=np.uint8)).save(path)
+    assert (found[0] == found[1]).all()
 
 
 @pytest.mark.parametrize(("size", "tiles"), [(224, 1), (16, 6)])

@@ -18,7 +18,9 @@ from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.metrics.target_metrics import uno_weights
 from histobench.roi.options import Options, feature_options
+from histobench.roi.protocols import attention_mil
 from histobench.roi.protocols.linear_probe import sklearn_probe
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
@@ -142,21 +144,132 @@ def test_the_probabilities_of_episodes_are_kept_on_request(evaluated: Evaluated)
     assert [one is not None and one.log_odds is not None for one in kept] == [False, True]
 
 
+#: Task -> kind and columns of its target.
+TARGETS = {
+    "Regression": ("regression", ("size",)),
+    "Survival": ("survival", ("time", "event")),
+    "Multi-label": ("multilabel", ("x", "y")),
+    "Ordinal": ("ordinal", ("grade",)),
+}
+
+
+def with_target(task: str, parts: dict[str, FeatureSet], *, noise: str = "") -> dict[str, FeatureSet]:
+    """The features with a target that follows them, in the split `noise` one that does not; no groups."""
+    found = {}
+    for place, (split, part) in enumerate(parts.items()):
+        draw = np.random.default_rng(place)
+        number = draw.normal(size=len(part)) * 3
+        number += 0 if split == noise else part.embeddings[:, :2].mean(dim=1).numpy()
+        values = {
+            "Regression": number[:, None],
+            "Survival": np.stack([np.exp(-number / 4), draw.random(len(part)) < 0.7], axis=1),
+            "Multi-label": (np.stack([number, -number - 1], axis=1) > 0).astype(float),
+            "Ordinal": np.digitize(number, [-1, 2])[:, None].astype(float),
+        }[task]
+        if task == "Ordinal":
+            values[:3, 0] = (0, 1, 2)  # each level in every split
+        target = Target(TargetColumns(*TARGETS[task]), values)
+        few = 2 if task == "Ordinal" else 5  # its fits take long
+        found[split] = replace(part, embeddings=part.embeddings[:, :few] / 3, groups=None, target=target)
+    return found
+
+
 @pytest.mark.parametrize("option", [{"cox_alpha": 0.5}, {"l1_ratio": 0.0}])
 def test_the_penalty_of_the_cox_model_reaches_it(option: dict[str, float], evaluated: Evaluated) -> None:
-    draw, parts = np.random.default_rng(1), uneven_features()
-    for part in ("train", "test"):
-        n = len(parts[part])
-        seen = np.stack([draw.exponential(size=n), draw.random(n) < 0.7], axis=1)
-        target = Target(TargetColumns("survival", ("time", "event")), seen)
-        small = parts[part].embeddings / 10
-        parts[part] = feature_set(small, np.zeros(n), names=f"{part}-{{}}", encoder="e", dataset="d")
-        parts[part] = replace(parts[part], target=target)
-    del parts["val"]
+    given = uneven_features()
+    small = {name: replace(given[name], embeddings=given[name].embeddings / 10) for name in ("train", "test")}
+    parts = with_target("Survival", small)
     runs = [evaluated("Survival", preset="patho-bench", parts=parts, **more) for more in ({}, option)]
     assert changed(runs[0][0], runs[1][0]) == {"Survival patients"}
     stored = load_runs(runs[0][1].results_dir)
     assert table_of_target({"e": stored[0]}).metrics.keys() >= {"harrell_c", "uno_c"}
+
+
+@pytest.mark.parametrize(
+    ("task", "preset"), [*((task, "uni") for task in TARGETS), ("Multi-label", "sklearn")]
+)
+def test_a_target_is_learned_from_train_chosen_on_val_and_never_read_from_test(
+    task: str, preset: str, evaluated: Evaluated
+) -> None:
+    parts = with_target(task, uneven_features())
+    before = evaluated(task, parts=parts, preset=preset)[0]
+    (name,) = before
+    for noise in parts:
+        other = with_target(task, uneven_features(), noise=noise)
+        after, done = evaluated(task, parts=other, preset=preset)
+        assert changed(before, after) == (set() if noise == "test" else {name}), noise
+        (run,) = load_runs(done.results_dir)
+        np.testing.assert_array_equal(run.target_predictions.truth, other["test"].target.values)
+        if task == "Survival":
+            np.testing.assert_array_equal(
+                run.target_predictions.weights,
+                uno_weights(other["train"].target.values, other["test"].target.values),
+            )
+    if task == "Multi-label":  # each label is chosen on its own
+        column = parts["val"].target.values[:, 1]
+        column[:] = 1 - column
+        after = np.frombuffer(evaluated(task, parts=parts, preset=preset)[0][name]).reshape(-1, 2)
+        same = after == np.frombuffer(before[name]).reshape(-1, 2)
+        assert (same[:, 0].all(), same[:, 1].all()) == (True, False)
+
+
+@pytest.mark.parametrize("task", ["Regression", "Ordinal"])
+def test_seed_and_groups_decide_what_the_penalty_of_a_target_is_chosen_on(
+    task: str, evaluated: Evaluated
+) -> None:
+    parts = {
+        name: replace(part, groups=tuple(f"{name} {place % 5}" for place in range(len(part))))
+        for name, part in with_target(task, uneven_features()).items()
+        if name != "val"
+    }
+    losses, held_out = [], []
+    for options in ({}, {"seed": 1}, {"choose_by": "image"}):
+        done = evaluated(task, parts=parts, **options)[1]
+        run = next(run for run in load_runs(done.results_dir) if run.setting == "tiles")
+        assert run.target_predictions.groups == parts["test"].groups
+        losses.append(next(repr(value) for name, value in run.info.items() if name.endswith("_by_alpha")))
+        held_out.append(run.info["alpha_chosen_on"].rpartition("by ")[2])
+    assert len(set(losses)) == 3
+    assert held_out == ["whole groups", "whole groups", "single rows"]
+
+
+def test_patients_are_learned_from_train_chosen_on_val_and_follow_the_seed(
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_mil, "EPOCHS", 2)
+    given = {
+        name: replace(
+            part,
+            groups=tuple(f"{name}{label}-{place % 3}" for place, label in enumerate(part.labels.tolist())),
+        )
+        for name, part in uneven_features().items()
+    }
+    before = evaluated("Patient", parts=given)[0]
+    assert before.keys() == {f"Patient {name}" for name in ("votes", "mean", "abmil")}
+    for split in ("val", "test"):
+        part = given[split]
+        swapped = torch.where(part.labels < 2, 1 - part.labels, part.labels)
+        other = {**given, split: replace(part, labels=swapped)}
+        after = evaluated("Patient", parts=other)[0]
+        assert changed(before, after) == (set() if split == "test" else before.keys()), split
+    assert changed(before, evaluated("Patient", parts=given, seed=1)[0]) == {"Patient abmil"}
+
+
+def test_robustness_is_of_all_splits_and_follows_the_options_of_its_classifiers(evaluated: Evaluated) -> None:
+    given = uneven_features()
+
+    def measured(**more: Any) -> tuple[dict[str, float | None], int]:
+        row = next(
+            row for row in evaluated("Proto", "Robustness", **more)[1].rows if row.task == "Robustness"
+        )
+        return row.metrics, row.n
+
+    usual, n = measured()
+    assert n == sum(map(len, given.values()))
+    assert measured(parts={"train": given["train"], "test": given["test"]})[1] == n - len(given["val"])
+    other = measured(n_neighbors=1, max_iteration=1)[0]
+    moved = {name.rpartition("_")[0] for name in usual if usual[name] != other[name]}
+    assert moved == {"new_site_knn", "new_site_linear_probe"}
 
 
 def test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -79,28 +80,25 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["h5", "pt", "npz"])
 def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> None:
-    """Features [1, n, d], as a data loader with batches of one slide gives them; coordinates alike."""
+    """Features and coordinates [1, n, d], as a data loader with batches of one slide gives them."""
     folder, labels = trident_folder(tmp_path)
-    expected = hb.load_features(folder, labels)
-    for batched in (False, True):  # the coordinates
-        other = tmp_path / f"{batched}" / "features_uni_v1"
-        other.mkdir(parents=True)
-        for file in folder.iterdir():
-            with h5py.File(file) as box:
-                values, places = box["features"][:][None], box["coords"][:]
-            content = {"features": values, "coords": places[None] if batched else places}
-            if kind == "h5":
-                with h5py.File(other / file.name, "w") as box:
-                    for name, array in content.items():
-                        box.create_dataset(name, data=array)
-            elif kind == "npz":
-                np.savez(other / f"{file.stem}.npz", **content)
-            else:
-                tensors = {name: torch.from_numpy(array) for name, array in content.items()}
-                torch.save(tensors, other / f"{file.stem}.pt")
-        found = hb.load_features(other, labels)
-        np.testing.assert_array_equal(found.train.X, expected.train.X)
-        assert list(found.test.names) == list(expected.test.names)
+    other = tmp_path / "batched" / "features_uni_v1"
+    other.mkdir(parents=True)
+    for file in folder.iterdir():
+        with h5py.File(file) as box:
+            content = {name: box[name][:][None] for name in ("features", "coords")}
+        if kind == "h5":
+            with h5py.File(other / file.name, "w") as box:
+                box.update(content)
+        elif kind == "npz":
+            np.savez(other / f"{file.stem}.npz", **content)
+        else:
+            torch.save(
+                {name: torch.from_numpy(array) for name, array in content.items()}, other / f"{file.stem}.pt"
+            )
+    expected, found = hb.load_features(folder, labels), hb.load_features(other, labels)
+    np.testing.assert_array_equal(found.train.X, expected.train.X)
+    assert list(found.test.names) == list(expected.test.names)
 
 
 def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_path: Path) -> None:
@@ -115,6 +113,12 @@ def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_p
     two = hb.load_features(tmp_path / "pt_files", labels, name="uni")
     np.testing.assert_array_equal(one.test.X, two.test.X)
     assert list(one.test.names) == list(two.test.names)
+    shutil.rmtree(tmp_path / "h5_files")  # many keep the tensors only: their tiles are numbered
+    alone = hb.load_features(tmp_path / "pt_files", labels, name="uni")
+    np.testing.assert_array_equal(one.test.X, alone.test.X)
+    assert list(alone.test.names)[:2] == ["TCGA-08.abc_0", "TCGA-08.abc_1"]
+    with pytest.raises(HistobenchError, match=r"did you mean .*pt_files"):
+        hb.load_features(tmp_path, labels)
 
 
 def test_one_vector_per_slide_and_a_slide_without_tissue(
@@ -130,7 +134,7 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     names = set(hb.load_features(folder, labels).train.names)
     assert "TCGA-03.abc_0_1024" not in names
     assert "TCGA-04.abc_7_9" in names
-    assert "has no tiles; left out" in caplog.text
+    assert "1 of the train images of labels have no tiles and are left out" in caplog.text
     slides = tmp_path / "slide_features_titan"
     slides.mkdir()
     for number in range(16):
@@ -145,7 +149,6 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("no coords", "no coordinates, so its tiles cannot be identified"),
         ("short coords", "coordinates of shape"),
         ("same coords", "with the coordinates of another one"),
         ("nan", "NaN or infinite features in 1 rows"),
@@ -165,9 +168,7 @@ def test_bad_input_is_one_clear_line(
     file = folder / "TCGA-00.abc.h5"
     with h5py.File(file, "r+") as box:
         count = len(box["coords"])
-        if damage == "no coords":
-            del box["coords"]
-        elif damage == "short coords":
+        if damage == "short coords":
             box["coords"].resize((count - 1, 2))
         elif damage == "same coords":
             box["coords"][1] = box["coords"][0]

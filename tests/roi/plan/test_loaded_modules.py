@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-HEAVY = ("torch", "timm", "torchvision", "torch._dynamo", "sklearn", "scipy.stats", "transformers")
+HEAVY = ("torch", "timm", "torchvision", "torch._dynamo", "sklearn", "scipy.stats", "transformers", "pandas")
 CODE = f"""
 import sys
 from histobench.cli.main import main
@@ -61,6 +61,19 @@ def test_commands_load_what_they_need(place: Path) -> None:
     for note in (place / "cache" / "features").glob("*/versions.json"):
         note.write_text(note.read_text().replace('"timm"', '"timm of another time"'))
     assert "timm" in loaded(place, *run, "--results", "third")
+
+
+@pytest.mark.nightly
+def test_cached_features_of_a_model_of_timm_need_no_timm(place: Path) -> None:
+    import timm
+    import torch
+
+    torch.save(timm.create_model("test_resnet", pretrained=False).state_dict(), place / "weights.pth")
+    run = ["run", "--data", "data", "--models", "timm:test_resnet", "--weights", "weights.pth"]
+    run += ["--tasks", "KNN", "--results"]
+    assert "timm" in loaded(place, *run, "timm")
+    assert loaded(place, *run, "again") == {"torch"}
+    assert loaded(place, *run, "again") == set()
 
 
 def test_threads_of_a_command_do_not_wait_by_spinning() -> None:

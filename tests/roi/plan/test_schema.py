@@ -25,7 +25,7 @@ batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image:
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
 lora_rank: 4, lora_alpha: 8.0, tune_epochs: 2, tune_rates: [0.01], tune_batch_size: 8, tune_seeds: 5,
 save_adapters: true, cost: adaptive, class_weight: none, cox_alpha: 0.01, l1_ratio: 0.9,
-token_store: 5.0, mask_classes: "0:background,1:tumor",
+token_store: 5.0, head_steps: 7, mask_classes: "0:background,1:tumor",
 stage: local, splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
 
 
@@ -129,7 +129,8 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
     own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
     tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}
-    assert plan.options == Options(**own, **lab, **tune, tune_seeds=5, save_adapters=True, token_store=5.0)
+    images = {"tune_seeds": 5, "save_adapters": True, "token_store": 5.0, "head_steps": 7}
+    assert plan.options == Options(**own, **lab, **tune, **images)
 
 
 def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> None:

@@ -15,7 +15,9 @@ import yaml
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from histobench.api.benchmark import open_results
 from histobench.cli.main import main
+from histobench.report.table import shown_metrics
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
 from histobench.roi.protocols.lab_recipes import elastic_net_cox
@@ -328,10 +330,27 @@ def test_hest_recipe_over_its_folds(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert entry["metrics"]["pearson_mean"]["mean"] == pytest.approx(np.mean(values), abs=1e-5)
     assert entry["metrics"]["pearson_mean"]["std"] == pytest.approx(np.std(values), abs=1e-5)
     assert "mean and standard deviation over 3 folds" in capsys.readouterr().out
+    results = folder.parent / "r"
+    assert main(["compare", str(results)]) == 0  # the R2 of predictions without an intercept says nothing
+    assert "Regression tiles, pearson (preset hest)" in " ".join(capsys.readouterr().out.split())
+    bench = open_results(results)
+    assert "pearson" in str([axes.get_xlabel().lower() for axes in bench.plot().axes])
+    assert shown_metrics("regression", "hest")[0] == "pearson"
+    assert shown_metrics("regression", "uni")[0] == "r2"
     (complete,) = (folder.parent / "r" / "IDC" / "uni_v1@elsewhere" / "hest" / "Regression").glob(
         "*complete*"
     )
     assert set(json.loads(complete.read_text())["metrics"]["per_class"]) == set(genes)
+
+
+def test_hest_with_few_rows_says_how_many_a_fold_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, features = hest(tmp_path, spots=20)
+    assert run(folder, features) == 2
+    shown = capsys.readouterr()
+    words = "needs 256 training rows and 256 dimensions in every fold (PCA); this one has 40 rows of 300"
+    assert words in " ".join((shown.out + shown.err).split())
 
 
 def test_patches_of_hest_are_images_for_any_encoder(tmp_path: Path) -> None:
@@ -402,7 +421,14 @@ def replaced(path: Path, old: str, new: str) -> None:
             "0001 has another label than at",
         ),
         (lambda at: replaced(at / "k=all.tsv", "0000-0.x\t0", "0000-0.x\tg0"), "'g0' is not in label_dict"),
-        (lambda at: replaced(at / "k=all.tsv", "0000-0.x\t0", "0000-0.x"), "cells, separated by"),
+        (
+            lambda at: replaced(at / "k=all.tsv", "0000-0.x\t0", "0000-0.x"),
+            "cells separated by tabs, not",
+        ),
+        (
+            lambda at: (at / "k=all.tsv").write_text((at / "k=all.tsv").read_text().replace("\t", ",")),
+            "separate the columns by tabs",
+        ),
         (lambda at: replaced(at / "k=all.tsv", "0000-0.x", "0000-9.x"), "not in"),
     ],
 )
@@ -448,7 +474,7 @@ def test_options_that_do_not_fit_a_task_folder(
         (lambda at: (at / "var_50genes.json").write_text('["A"]'), 'expected {"genes": [names]}'),
         (
             lambda at: (at / "var_50genes.json").write_text('{"genes": ["B"]}'),
-            "has no gene 'B' (1 are missing)",
+            "has no gene 'B' (missing: 1)",
         ),
         (lambda at: (at / "splits" / "test_2.csv").unlink(), "expected train_0.csv, test_0.csv"),
         (lambda at: replaced(at / "splits" / "test_1.csv", "sample_id", "sample"), "no column 'sample_id'"),

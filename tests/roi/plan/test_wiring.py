@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "tune_seeds": (2, {"evaluate", "splits"}),
     "save_adapters": (True, {"evaluate", "splits"}),
     "token_store": (0.0, {"evaluate", "splits"}),
+    "head_steps": (5, {"evaluate", "splits"}),
 }
 #: Read by `plan_from`, which makes encoders of them.
 MADE_ENCODERS = {"features", "combine"}

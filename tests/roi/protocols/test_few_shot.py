@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from builders import played
 from histobench.roi.metrics.classification import evaluate
-from histobench.roi.protocols.few_shot import Episodes, EpisodeSampler, FewShotResult, Queries, few_shot
+from histobench.roi.protocols.few_shot import (
+    MEMORY,
+    Episodes,
+    EpisodeSampler,
+    FewShotSetting,
+    Queries,
+    few_shot_settings,
+    possible_settings,
+)
 
 
 def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,10 +46,13 @@ def slow_episode(train: np.ndarray, supports: np.ndarray, queries: np.ndarray) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "shot"), [(2, 1), (3, 4), (5, 2)])
 @pytest.mark.parametrize("memory", [1, 2**28])
-def test_every_episode_equals_a_loop(way: int, shot: int, memory: int) -> None:
+def test_every_episode_equals_a_loop(
+    way: int, shot: int, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MEMORY, "cpu", memory)
     train, labels, test, test_labels = data()
     episodes = EpisodeSampler(labels.numpy(), seed=3).draw(way=way, shot=shot, n_iter=7)
-    setting = Queries.of(train, test, test_labels).run(episodes, n_classes=5, memory=memory)
+    setting = played(Queries.of(train, test, test_labels), episodes, n_classes=5)
     total, count = np.zeros((64, 5)), np.zeros(64, dtype=int)
     for e, (classes, supports) in enumerate(zip(episodes.classes, episodes.supports, strict=True)):
         mine = np.isin(test_labels.numpy(), classes)
@@ -59,33 +71,31 @@ def test_every_episode_equals_a_loop(way: int, shot: int, memory: int) -> None:
     assert (setting.outcome.predicted[~seen] == -1).all()
 
 
-def run(**options: object) -> FewShotResult:
-    return few_shot(*data(), n_classes=5, n_iter=3, **options)  # type: ignore[arg-type]
+FOUR = [(2, 1), (2, 4), (3, 1), (3, 4)]
 
 
-def test_the_all_classes_way_is_added_to_the_listed_ones() -> None:
-    result = run(n_way=[2], n_shot=[1, 4])
-    assert [s.name for s in result.settings] == ["2way_1shot", "2way_4shot", "5way_1shot", "5way_4shot"]
-    assert not result.warnings
-    assert [s.way for s in run(n_way=[2], n_shot=[1], use_all_way=False).settings] == [2]
+def run(settings: list[tuple[int, int]], given: tuple = data(), **options: int) -> list[FewShotSetting]:
+    return list(few_shot_settings(*given, n_classes=5, settings=settings, **{"n_iter": 3, **options}))
 
 
 def test_impossible_ways_and_shots_are_left_out_by_name() -> None:
-    result = run(n_way=[2, 7, 9], n_shot=[1, 20, 32, 64])
-    assert [s.name for s in result.settings] == ["2way_1shot", "2way_20shot", "5way_1shot", "5way_20shot"]
-    assert result.warnings == [
+    """The way of all classes is added to those that are listed."""
+    assert possible_settings(5, 20, [2], [1, 4], use_all_way=True) == ([2, 5], [1, 4], [])
+    assert possible_settings(5, 20, [2], [1], use_all_way=False) == ([2], [1], [])
+    ways, shots, warnings = possible_settings(5, 20, [2, 7, 9], [1, 20, 32, 64], use_all_way=True)
+    assert (ways, shots) == ([2, 5], [1, 20])
+    assert warnings == [
         "ways 7, 9 left out: the training set has 5 classes",
         "shots 32, 64 left out: the smallest class has 20 training images",
     ]
 
 
 def test_the_seed_decides_and_other_settings_do_not() -> None:
-    alone = run(n_way=[3], n_shot=[2], use_all_way=False, seed=5).settings[0]
-    among = run(n_way=[2, 3, 4], n_shot=[1, 2, 4], seed=5)
-    same = next(s for s in among.settings if s.name == "3way_2shot")
+    (alone,) = run([(3, 2)], seed=5)
+    same = next(s for s in run([(2, 1), (3, 2), (4, 4)], seed=5) if (s.way, s.shot) == (3, 2))
     np.testing.assert_array_equal(alone.episodes.supports, same.episodes.supports)
     np.testing.assert_array_equal(alone.outcome.probabilities, same.outcome.probabilities)
-    other = run(n_way=[3], n_shot=[2], use_all_way=False, seed=6).settings[0]
+    (other,) = run([(3, 2)], seed=6)
     assert (other.episodes.supports != alone.episodes.supports).any()
 
 
@@ -107,17 +117,15 @@ def test_explicit_supports_may_list_classes_in_any_order() -> None:
 def test_a_class_that_is_only_in_the_test_set_is_not_scored() -> None:
     train, labels, test, test_labels = data()
     keep = labels != 4
-    result = few_shot(
-        train[keep], labels[keep], test, test_labels, n_classes=5, n_iter=2, n_way=[2], n_shot=[1]
-    )
-    full = result.settings[-1]
-    assert full.way == 4
+    (full,) = run([(4, 1)], (train[keep], labels[keep], test, test_labels), n_iter=2)
     assert (full.episodes_per_image[test_labels.numpy() == 4] == 0).all()
     assert (full.episodes_per_image[test_labels.numpy() != 4] == 2).all()
 
 
-def assert_same(first: FewShotResult, second: FewShotResult, *, metrics: float, mean: float) -> None:
-    for a, b in zip(first.settings, second.settings, strict=True):
+def assert_same(
+    first: list[FewShotSetting], second: list[FewShotSetting], *, metrics: float, mean: float
+) -> None:
+    for a, b in zip(first, second, strict=True):
         for name, values in a.episode_metrics.items():
             np.testing.assert_allclose(b.episode_metrics[name], values, rtol=0, atol=metrics, err_msg=name)
         np.testing.assert_array_equal(b.votes, a.votes)
@@ -126,46 +134,37 @@ def assert_same(first: FewShotResult, second: FewShotResult, *, metrics: float, 
         np.testing.assert_allclose(b.outcome.probabilities, a.outcome.probabilities, rtol=0, atol=mean)
 
 
-def test_the_number_of_threads_does_not_change_a_bit() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
-        torch.set_num_threads(3)
-        together = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
-    finally:
-        torch.set_num_threads(before)
-    assert_same(alone, together, metrics=0, mean=0)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are copies of this one")
-def test_processes_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("processes", [False, True])
+def test_the_number_of_threads_or_processes_does_not_change_a_bit(
+    processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processes and sys.platform != "linux":
+        pytest.skip("processes are copies of this one")
+    monkeypatch.setitem(MEMORY, "cpu", 2**16)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+        alone = run(FOUR)
         torch.set_num_threads(3)
-        monkeypatch.setattr("histobench.roi.protocols.few_shot._MANY_SCORES", 0)
-        together = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+        if processes:
+            monkeypatch.setattr("histobench.roi.protocols.few_shot._MANY_SCORES", 0)
+        together = run(FOUR)
     finally:
         torch.set_num_threads(before)
     assert_same(alone, together, metrics=0, mean=0)
 
 
 def test_columns_for_all_images_as_on_a_gpu_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    compact = run(n_way=[2, 3], n_shot=[1, 4])
+    compact = run(FOUR)
     monkeypatch.setattr(Queries, "_device", property(lambda _: "cuda"))
-    assert_same(compact, run(n_way=[2, 3], n_shot=[1, 4]), metrics=1e-9, mean=1e-9)
+    assert_same(compact, run(FOUR), metrics=1e-9, mean=1e-9)
 
 
 def test_a_test_set_without_images_of_an_episode_has_no_metrics() -> None:
     train, labels, test, test_labels = data()
     only = test_labels == 0
-    result = few_shot(
-        train, labels, test[only], test_labels[only], n_classes=5, n_iter=8, n_way=[2], n_shot=[1]
-    )
-    pair = result.settings[0]
+    (pair,) = run([(2, 1)], (train, labels, test[only], test_labels[only]), n_iter=8)
     scored = (pair.episodes.classes == 0).any(1)
     assert not scored.all()
     assert np.isfinite(pair.episode_metrics["accuracy"][scored]).all()

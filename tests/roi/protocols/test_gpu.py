@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from histobench.roi.metrics.batched import evaluate_episodes
-from histobench.roi.protocols.few_shot import few_shot
+from histobench.roi.protocols.few_shot import few_shot_settings
 from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import linear_probe
 
@@ -42,11 +42,12 @@ def test_the_linear_probe_finds_the_same_minimum() -> None:
 
 
 def test_few_shot_episodes_are_the_same() -> None:
+    settings = [(2, 1), (2, 8), (3, 1), (3, 8)]
     cpu, gpu = (
-        few_shot(*data(), n_classes=5, n_iter=4, n_way=[2, 3], n_shot=[1, 8], device=device)
+        list(few_shot_settings(*data(), n_classes=5, n_iter=4, settings=settings, device=device))
         for device in ("cpu", "cuda")
     )
-    for a, b in zip(cpu.settings, gpu.settings, strict=True):
+    for a, b in zip(cpu, gpu, strict=True):
         np.testing.assert_array_equal(b.outcome.predicted, a.outcome.predicted)
         np.testing.assert_allclose(b.outcome.probabilities, a.outcome.probabilities, atol=1e-6)
         for name, values in a.episode_metrics.items():

@@ -118,7 +118,7 @@ def test_a_long_support_of_thunders_simple_shot_weighs_more_than_a_short_one() -
 @pytest.mark.slow
 def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), (v, vy), (t, _) = blobs
-    ours = sklearn_probe(x, y, t, n_classes=3, val=v, val_labels=vy)
+    ours = sklearn_probe(x, y, t, n_classes=3, val=(v, vy))
     models = [
         LogisticRegression(C=cost, max_iter=5000, tol=1e-8).fit(x.numpy().astype(float), y) for cost in COSTS
     ]
@@ -137,7 +137,7 @@ def test_c_is_scikit_learns_with_two_classes_too(
 ) -> None:
     kept = [torch.isin(labels, torch.tensor(classes)) for _, labels in blobs]
     (x, y), (v, vy), (t, _) = [(x[rows], y[rows]) for (x, y), rows in zip(blobs, kept, strict=True)]
-    ours = sklearn_probe(x, y, t, n_classes=3, val=v, val_labels=vy)
+    ours = sklearn_probe(x, y, t, n_classes=3, val=(v, vy))
     model = LogisticRegression(C=ours.info["C"], max_iter=5000, tol=1e-8).fit(x.numpy().astype(float), y)
     expected = model.predict_proba(t.numpy().astype(float))
     np.testing.assert_allclose(ours.probabilities[:, list(classes)], expected, atol=2e-4)
@@ -286,7 +286,7 @@ def test_every_preset_gives_its_pinned_outcome_on_real_features() -> None:
     fit, rest = held_out(y.numpy())
     data = (x[fit], y[fit], x[rest], y[rest], t)
     outcomes = {
-        "sklearn": sklearn_probe(x[fit], y[fit], t, n_classes=7, val=x[rest], val_labels=y[rest]),
+        "sklearn": sklearn_probe(x[fit], y[fit], t, n_classes=7, val=(x[rest], y[rest])),
         "thunder": thunder.nine_heads(*data, n_classes=7, epochs=10),
         "thunder-knn": thunder.knn_chosen_on_val(*data, n_classes=7),
         "thunder-shot": thunder.voted_simple_shot(x, y, t, n_classes=7, shot=8, support_sets=100),

@@ -122,7 +122,7 @@ def test_cox_is_the_same_in_the_coordinates_of_the_patients() -> None:
     wide = np.concatenate([x, x @ np.random.default_rng(0).normal(size=(5, 60))], axis=1)
     queries = torch.from_numpy(wide[40:])
     train = ProbeRows(torch.from_numpy(wide[:40]), truth[:40])
-    found = target_probes._cox_path(train, queries, "cpu")
+    found = target_probes._cox_path(train, queries, device="cpu")
     scaler = StandardScaler().fit(wide[:40])
     sets = target_probes.RiskSets(truth[:40])
     size = truth[:40, 1].sum() * wide.shape[1]

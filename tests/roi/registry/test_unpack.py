@@ -8,14 +8,13 @@ import random
 import shutil
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry.unpack import is_current, open_tree
+from histobench.roi.registry.unpack import open_tree
 
 
 def _tar(
@@ -122,14 +121,3 @@ def test_a_rar_is_unpacked(tmp_path: Path) -> None:
     (tmp_path / "b.rar").write_bytes(b"Rar!rubbish")
     with pytest.raises(HistobenchError, match="damaged"):
         open_tree([tmp_path / "b.rar"], tmp_path)
-
-
-def test_what_was_unpacked_before_the_clock_was_set_back_is_not_trusted(tmp_path: Path) -> None:
-    archive, made = tmp_path / "a.tar.gz", tmp_path / "a"
-    archive.write_bytes(b"")
-    made.mkdir()
-    os.utime(made)
-    assert is_current(made, archive)
-    ahead = time.time() + 86_400
-    os.utime(made, (ahead, ahead))
-    assert not is_current(made, archive)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +60,18 @@ def test_another_seed_and_another_size_keep_what_is_there(asked: EvaluationReque
     assert sorted(seeds) == [0, 0, 1]
 
 
+def test_what_chose_hyper_parameters_by_other_rows_keeps_what_is_there(
+    asked: EvaluationRequest, tmp_path: Path
+) -> None:
+    grouped = tuple(f"g{number % 12}" for number in range(30))
+    asked = replace(
+        asked, tasks=("Linear-Probe",), preset="sklearn", train=replace(asked.train, groups=grouped)
+    )
+    for choose_by in ("group", "image"):
+        evaluate(replace(asked, options=Options(choose_by=choose_by)))
+    assert {run.info["chosen_by"] for run in load_runs(tmp_path)} == {"group", "image"}
+
+
 def test_the_same_run_again_replaces_its_own_files_and_is_found_by_a_run_that_goes_on(
     asked: EvaluationRequest, tmp_path: Path
 ) -> None:
@@ -91,17 +102,9 @@ def test_results_from_before_claims_are_kept_too(asked: EvaluationRequest, tmp_p
     assert {name: files_below(tmp_path)[name] for name in first} == first
 
 
-def test_of_many_that_come_at_once_each_gets_a_place(tmp_path: Path) -> None:
-    runs = [{"dataset": "d", "seed": str(seed)} for seed in range(12)]
-    with ThreadPoolExecutor(12) as pool:
-        places = list(pool.map(lambda run: claim_place(tmp_path, "KNN", run), runs))
-    assert len(set(places)) == 12
-    assert sum(place == tmp_path for place in places) == 1
-    assert [place_of(tmp_path, "KNN", run) for run in runs] == places
-
-
 def test_names_in_folders_cannot_lead_elsewhere(tmp_path: Path) -> None:
     claim_place(tmp_path, "KNN", {"encoder": "a"})
+    TaskFiles.of(tmp_path, "KNN").complete.touch()
     for encoder in ("..", "../../x", "/etc/passwd", "a\0b", "x" * 500):
         place = place_of(tmp_path, "KNN", {"encoder": encoder})
         assert place.parent == tmp_path

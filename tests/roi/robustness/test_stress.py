@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
 from PIL import Image
 from scipy import ndimage
 
+from builders import scan_csv
 from histobench.cli.main import main
 from histobench.roi.data.demo import render_tile, write_demo_dataset
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.feature_file import load
 from histobench.roi.robustness.perturbations import (
     STRESS,
@@ -141,12 +146,16 @@ def test_a_scaled_image_that_is_not_square_keeps_its_shape() -> None:
 def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)
-    command = ["robustness", "--stress", "--data", str(table), "--models", "tiny-vl", "--device", "cpu"]
-    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "12", "--seed", "5"]) == 0
+    weights = str(tmp_path / "weights.pth")
+    torch.manual_seed(0)
+    torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), weights)
+    command = ["robustness", "--stress", "--data", str(table), "--device", "cpu"]
+    command += ["--models", "timm:test_vit", "--weights", weights]
+    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "7", "--seed", "5"]) == 0
     content = json.loads(
-        (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
+        (tmp_path / "r" / "synthetic-crc" / "timm_test_vit" / "Robustness" / "stress.json").read_text()
     )
-    assert (content["num_samples"], content["seed"]) == (9, 5)  # all test images
+    assert (content["num_samples"], content["seed"]) == (7, 5)
     (stored,) = (tmp_path / "r" / "features").rglob("*.pt")
     assert len(load(stored)) == 27  # the probe learns from the training images
     assert "too few groups" in content["changes"]["jpeg_1"]["cosine"]["reason"]
@@ -155,4 +164,22 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
         content["changes"]["jpeg_1"]["cosine"]["value"]
         > content["changes"]["thunder_cutout"]["cosine"]["value"]
     )
+    # The images are drawn by the seed, and so is what is cut out of them.
+    test, encoder = (
+        scan_csv(table).dataset.splits["test"],
+        create_encoder("timm:test_vit", weights=weights).eval(),
+    )
+    drawn = [test[row] for row in sorted(np.random.default_rng(5).choice(9, 7, replace=False))]
+
+    def encode(images: Sequence[np.ndarray]) -> np.ndarray:
+        with torch.inference_mode():
+            rows = encoder(torch.stack([encoder.eval_transforms(Image.fromarray(each)) for each in images]))
+        return rows.numpy()
+
+    changes = [BY_NAME["thunder_cutout"], BY_NAME["jpeg_1"]]
+    decoded = [(image.name, np.asarray(Image.open(image.path))) for image in drawn]
+    clean, *others = torch.from_numpy(stressed_features(decoded, changes, encode, seed=5))
+    for change, rows in zip(changes, others, strict=True):
+        found = content["changes"][change.name]["cosine"]["value"]
+        assert found == pytest.approx(float(torch.cosine_similarity(clean, rows).mean()), abs=1e-5)
     assert main(["robustness", "--stress", "--data", str(table)]) == 2

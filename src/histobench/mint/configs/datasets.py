@@ -8,44 +8,33 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.version import installed_entry_points
-from histobench.mint.sandbox.withheld import TASKS
+from histobench.mint.sandbox.visible_files import TASKS
 from histobench.mint.tasks.base import Task
+from histobench.mint.tools import check_unique_names
 from histobench.mint.tools.base import Tool
 
-# Tools and tasks from other packages, found by their entry points.
-
 TOOLS = "histobench.tools"
+#: What published configuration files call this package.
+PUBLISHED_PACKAGE = "mint."
+DATA_FILE = "test_prompts.json"
 
 
 @functools.cache
 def plugin_tools() -> dict[str, type[Tool]]:
     """Tool's name -> class, from the entry points `histobench.tools`."""
-    found: dict[str, type[Tool]] = {}
-    for _, loaded in _loaded(TOOLS, Tool):
-        if loaded.name in found:
-            other = found[loaded.name].__module__
-            raise HistobenchError(f"two tools are called {loaded.name!r}: in {other} and {loaded.__module__}")
-        found[loaded.name] = loaded
-    return found
+    loaded = [tool for _, tool in _loaded(TOOLS, Tool)]
+    check_unique_names(loaded)
+    return {tool.name: tool for tool in loaded}
 
 
 @functools.cache
 def plugin_tasks() -> dict[str, type[Task]]:
     """Dataset's name -> task class, from the entry points `histobench.tasks`."""
     return dict(_loaded(TASKS, Task))
-
-
-def get_plugin_tool(name: str) -> type[Tool]:
-    """The tool class called `name`."""
-    tools = plugin_tools()
-    if name not in tools:
-        raise HistobenchError(f"unknown tool {name!r}; {did_you_mean(name, tools)}")
-    return tools[name]
 
 
 def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
@@ -65,13 +54,6 @@ def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
             )
         found.append((entry.name, loaded))
     return found
-
-
-#: What published configuration files call this package.
-PUBLISHED_PACKAGE = "mint."
-DATA_FILE = "test_prompts.json"
-#: Classes that `register` was given: tasks by their names, tools by module and name.
-_registered: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -107,8 +89,15 @@ class TaskDataset:
         usual = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
         imports = usual if self.tool_imports is None else self.tool_imports
         classes = [each if isinstance(each, type) else import_class(*each) for each in imports]
-        classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
-        return [_made(tool_class) for tool_class in classes]
+        for name in self.task_class.tool_names:
+            if name not in plugin_tools():
+                raise HistobenchError(f"unknown tool {name!r}; {did_you_mean(name, plugin_tools())}")
+            classes.append(plugin_tools()[name])
+        try:
+            return [tool_class() for tool_class in classes]
+        except Exception as error:
+            names = ", ".join(tool_class.__name__ for tool_class in classes)
+            raise HistobenchError(f"cannot make the tools {names}: {error!r}") from error
 
 
 def known_datasets() -> list[str]:
@@ -121,10 +110,10 @@ def get_dataset(name: str) -> TaskDataset:
     """The dataset called `name`."""
     info = TASK_INFO_MAP.get(name)
     if info is not None:
-        return TaskDataset(name, task_class(info["class"]), info["type"])
-    if name in plugin_tasks():
-        found = plugin_tasks()[name]
-        return TaskDataset(name, found, found.task_type or name)
+        found = info["class"]
+        return TaskDataset(name, found if isinstance(found, type) else task_class(found), info["type"])
+    if plugin := plugin_tasks().get(name):
+        return TaskDataset(name, plugin, plugin.task_type or name)
     raise HistobenchError(f"unknown dataset {name!r}; {did_you_mean(name, known_datasets())}")
 
 
@@ -167,97 +156,60 @@ def register(
     'ShoutTask'
     """
     family = type or task.task_type or dataset
-    _registered[task.__name__] = task
-    TASK_INFO_MAP[dataset] = {"class": task.__name__, "type": family}
+    TASK_INFO_MAP[dataset] = {"class": task, "type": family}
     if tools is not None:
-        given = list(tools)
-        _registered.update({f"{tool.__module__}:{tool.__name__}": tool for tool in given})
-        TASK_TYPE_TO_TOOL_IMPORT[family] = [(tool.__module__, tool.__name__) for tool in given]
+        TASK_TYPE_TO_TOOL_IMPORT[family] = list(tools)
 
 
 def task_class(name: str) -> Any:
     """A task class by the name that the table gives it: "module:Class", or the name of a class alone.
 
-    A name alone is one in `histobench.mint.tasks` (any module of that folder), of a class that was
-    registered, of a plug-in's class, or of any subclass of `Task` that has been imported.
+    A name alone is one in `histobench.mint.tasks` (any module of that folder), or of the subclass of `Task`
+    that was defined last.
     """
     module, _, attribute = name.rpartition(":")
     if module:
         return import_class(module, attribute)
-    if attribute in _registered:
-        return _registered[attribute]
     try:
         return import_class("histobench.mint.tasks", attribute)
     except HistobenchError as error:
-        others = {**_imported_tasks(), **{found.__name__: found for found in plugin_tasks().values()}}
-        if attribute in others:
-            return others[attribute]
+        plugin_tasks()  # imports their classes
+        found, waiting = None, [Task]
+        while waiting:
+            kind = waiting.pop(0)
+            found = kind if kind.__name__ == attribute else found
+            waiting += kind.__subclasses__()
+        if found is not None:
+            return found
         raise HistobenchError(
             f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register "
             f"it with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
         ) from error
 
 
-def _imported_tasks() -> dict[str, Any]:
-    """Every subclass of `Task` in this process by its name; a name that two have is no one's."""
-    found: dict[str, list[Any]] = {}
-    waiting: list[Any] = [Task]
-    while waiting:
-        for kind in waiting.pop().__subclasses__():
-            found.setdefault(kind.__name__, []).append(kind)
-            waiting.append(kind)
-    return {name: kinds[0] for name, kinds in found.items() if len(set(kinds)) == 1}
-
-
 def import_class(module: str, name: str) -> Any:
-    """A class of a module; published files say `mint.` where this package says `histobench.mint.`."""
-    if (known := _registered.get(f"{module}:{name}")) is not None:
-        return known  # of a script or a notebook, which cannot be imported
+    """A class of a module of the path or of the current folder.
+
+    Published files say `mint.` where this package says `histobench.mint.`.
+    """
     if module.startswith(PUBLISHED_PACKAGE):
         module = f"histobench.{module}"
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # a command does not look there by itself
     try:
-        return getattr(_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise HistobenchError(f"no class {name} in the module {module}: {error}") from error
+        return getattr(importlib.import_module(module), name)
     except Exception as error:  # someone else's module: whatever it raises, say whose it is
-        raise HistobenchError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise HistobenchError(f"no class {name} in the module {module}: {reason}") from error
 
 
-def _module(name: str) -> ModuleType:
-    """A module of the path, else of the current folder, where a command does not look by itself."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        here = str(Path.cwd())
-        if error.name != name.partition(".")[0] or here in sys.path:
-            raise
-    sys.path.append(here)
-    try:
-        return importlib.import_module(name)
-    except BaseException:
-        sys.path.remove(here)
-        raise
-
-
-def _made(tool_class: Any) -> Tool:
-    try:
-        tool: Tool = tool_class()
-    except Exception as error:
-        what = f"{tool_class.__module__}.{tool_class.__qualname__}"
-        raise HistobenchError(
-            f"the tool {what} cannot be made without arguments: {type(error).__name__}: {error}"
-        ) from error
-    return tool
-
-
-# The tables to edit (or to extend from a package of your own) when a tool, a dataset or a setting is
-# added.
+# The tables to edit when a tool, a dataset or a setting is added.
 
 DATASET_DIR = "data/processed"
 DATA_OUTPUTS_DIR = "data/outputs"
 
-#: dataset -> its task class (a name in histobench.mint.tasks, or "module:Class") and its type.
-TASK_INFO_MAP: dict[str, dict[str, str]] = {
+#: dataset -> its task class (a name in histobench.mint.tasks, "module:Class" or the class) and its type.
+TASK_INFO_MAP: dict[str, dict[str, Any]] = {
     "gsm8k": {"class": "ReasoningTask", "type": "reasoning"},
     "math": {"class": "ReasoningTask", "type": "reasoning"},
     "hotpotqa": {"class": "ReasoningTask", "type": "reasoning"},

@@ -37,13 +37,15 @@ def cell_config(
 ) -> dict[str, Any]:
     """The content of a cell's file."""
     knowledge, _, form = cell.feedback_type.partition("-")
-    known = config_variables.TASK_INFO_MAP.get(dataset.name)
+    known = config_variables.TASK_INFO_MAP.get(dataset.name, {}).get("class")
     task_class = dataset.task_class
     path = dataset.path(config_variables.DATASET_DIR).as_posix()
     return {
         "agent": dict(agent),
         "task": {
-            "task_class": known["class"] if known else f"{task_class.__module__}:{task_class.__name__}",
+            "task_class": known
+            if isinstance(known, str)
+            else f"{task_class.__module__}:{task_class.__name__}",
             "task_type": dataset.type,
             "tool_imports": [
                 [entry.__module__, entry.__name__] if isinstance(entry, type) else list(entry)

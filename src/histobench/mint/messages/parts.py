@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain
+from histobench.core.files import read_bytes
 from histobench.core.plain_data import parse_json
 
 Role = Literal["system", "user", "assistant"]
@@ -177,6 +177,10 @@ class ToolSpec:
     description: str
     parameters: dict[str, Any]
 
+    def named(self, schema: str) -> dict[str, Any]:
+        """As a provider takes it who calls the parameters `schema`."""
+        return {"name": self.name, "description": self.description, schema: self.parameters}
+
 
 def spoken(parts: Iterable[Part]) -> str:
     """The words of an answer: its text, or its refusal; no reasoning.
@@ -227,7 +231,7 @@ def load_image(source: bytes | str | Path, *, max_side: int = MAX_SIDE, max_byte
 
     name = "the picture" if isinstance(source, bytes) else str(source)
     try:
-        data = source if isinstance(source, bytes) else read_plain(source)
+        data = source if isinstance(source, bytes) else read_bytes(source)
         with Pillow.open(io.BytesIO(data)) as picture:
             media_type = MEDIA_TYPES.get(picture.format or "")
             if media_type and len(data) <= max_bytes and max(picture.size) <= max_side:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import read_plain
+from histobench.core.files import read_bytes
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -56,7 +56,7 @@ def picture_files(record: Mapping[str, Any]) -> list[str]:
 
 def load_from(folder: Path) -> Callable[[str], bytes]:
     """Reads pictures that lie beside the results in `folder`."""
-    return lambda name: read_plain(folder / IMAGES / Path(name).name)
+    return lambda name: read_bytes(folder / IMAGES / Path(name).name)
 
 
 def part_record(part: Part, *, inline: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.text import parse_python
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
@@ -24,7 +24,7 @@ class LiteralSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._tree = parse_python(read_plain_text(path, limit=HAND_WRITTEN))
+            self._tree = parse_python(read_plain_text(path))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise HistobenchError(f"cannot read the published prompts from {path}: {error}") from error
         self._names = self._texts(self._tree.body, {})
@@ -166,9 +166,4 @@ class PublishedWording:
         return texts
 
     def _read(self, path: Path) -> str:
-        try:
-            return read_plain_text(self._folder / path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise HistobenchError(
-                f"cannot read the published prompts {self._folder / path}: {error}"
-            ) from error
+        return read_plain_text(self._folder / path)

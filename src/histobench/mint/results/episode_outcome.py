@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, open_unpacked
+from histobench.core.files import atomic_path, read_plain_text
 from histobench.mint.envs.action import Outcome
 
 NO_FEEDBACK = "None"
@@ -124,20 +123,16 @@ def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bo
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
     """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
     path = Path(path)
-    try:
-        with io.TextIOWrapper(open_unpacked(path), encoding="utf-8", newline="") as lines:
-            for number, row in enumerate(csv.DictReader(lines), start=2):
-                try:
-                    yield _outcome(row)
-                except KeyError as error:
-                    columns = ", ".join(map(str, row))
-                    raise HistobenchError(
-                        f"{path} is not a table of outcomes: it has no column {error}; it has: {columns}"
-                    ) from error
-                except (ValueError, TypeError) as error:
-                    raise HistobenchError(f"{path}:{number}: not an outcome ({error})") from error
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
-        raise HistobenchError(f"cannot read the outcomes {path}: {error}") from error
+    for number, row in enumerate(csv.DictReader(io.StringIO(read_plain_text(path))), start=2):
+        try:
+            yield _outcome(row)
+        except KeyError as error:
+            columns = ", ".join(map(str, row))
+            raise HistobenchError(
+                f"{path} is not a table of outcomes: it has no column {error}; it has: {columns}"
+            ) from error
+        except (ValueError, TypeError) as error:
+            raise HistobenchError(f"{path}:{number}: not an outcome ({error})") from error
 
 
 def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) -> None:

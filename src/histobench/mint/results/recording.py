@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import is_no_folder, open_unpacked
-from histobench.core.plain_data import parse_json
+from histobench.core.files import read_json_lines
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.base import Rule
 
@@ -89,23 +86,15 @@ class Recording:
 def read_recordings(folder: str | Path) -> Iterator[Recording]:
     """Every episode of the `*.k5.jsonl.gz` files of a folder, or of one such file."""
     folder = Path(folder)
-    files = [folder] if is_no_folder(folder) else sorted(folder.glob(f"*.k*{SUFFIX}"))
+    files = [folder] if folder.is_file() else sorted(folder.glob(f"*.k*{SUFFIX}"))
     if not files:
         raise HistobenchError(f"no recorded episodes in {folder} (files ending with .k5{SUFFIX})")
     for path in files:
-        try:
-            with io.TextIOWrapper(open_unpacked(path), encoding="utf-8") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if not line.strip():
-                        continue
-                    try:
-                        yield _recording(_RUN.sub("", path.name), parse_json(line))
-                    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                        raise HistobenchError(
-                            f"{path}:{number}: not a recorded episode ({error!r})"
-                        ) from error
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-            raise HistobenchError(f"cannot read the recordings {path}: {error}") from error
+        for number, record in read_json_lines(path):
+            try:
+                yield _recording(_RUN.sub("", path.name), record)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise HistobenchError(f"{path}:{number}: not a recorded episode ({error!r})") from error
 
 
 def _recording(run: str, record: dict[str, Any]) -> Recording:

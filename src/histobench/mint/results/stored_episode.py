@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import is_no_folder, read_plain, read_plain_text
-from histobench.core.plain_data import parse_json
+from histobench.core.files import read_json_lines
 from histobench.core.text import natural_order
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.action import classify
@@ -39,16 +38,9 @@ def read_failures(results: Path) -> dict[str, str]:
 
 
 def _by_task(path: Path) -> dict[str, dict[str, Any]]:
-    if not path.is_file():
-        return {}
-    found: dict[str, dict[str, Any]] = {}
-    for line in read_plain(path).split(b"\n"):
-        try:
-            record = parse_json(line)
-            found[str(record["task_id"])] = record  # of two, the later belongs to the result
-        except (ValueError, KeyError, TypeError):
-            continue  # the last line of a killed run
-    return found
+    lines = read_json_lines(path) if path.is_file() else ()
+    found = (record for _, record in lines if isinstance(record, dict) and "task_id" in record)
+    return {str(record["task_id"]): record for record in found}  # of two, the later belongs to the result
 
 
 def spent_below(folder: str | Path, *, without: str) -> float:
@@ -159,7 +151,7 @@ class StoredEpisode:
 def find_result_files(path: str | Path) -> list[Path]:
     """A results file, or all of them below a folder."""
     path = Path(path)
-    files = [path] if is_no_folder(path) else sorted(path.rglob(FILE))
+    files = [path] if path.is_file() else sorted(path.rglob(FILE))
     if not files:
         raise HistobenchError(f"no {FILE} in {path}")
     return files
@@ -235,23 +227,27 @@ def _without_writer(path: Path) -> Path:
 def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
     """Every whole line of a results file; a torn last line is an episode that was not finished."""
     path = Path(path)
-    try:
-        text = read_plain_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the results {path}: {error}") from error
     cell = parse_cell(path.resolve().parent.as_posix())
     details = read_details(path)
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, record in read_json_lines(path):
         try:
-            record = parse_json(line)
             beside = details.get(str(record["task"]["task_id"]), {})
             episode = StoredEpisode(cell, record["state"], record["task"], beside, path.parent)
             _ = episode.outcome, episode.exchanges  # code that reads these later finds them whole
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if number == len(lines):
-                return
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HistobenchError(f"{path}:{number}: not a finished episode ({error!r})") from error
         yield episode
+
+
+def finished_in(path: Path) -> dict[str, bool]:
+    """Task id -> success of the episodes in a results file; empty where there is no file."""
+    finished: dict[str, bool] = {}
+    for number, record in read_json_lines(path) if path.is_file() else ():
+        try:
+            task_id, success = str(record["task"]["task_id"]), bool(record["state"]["success"])
+        except (KeyError, TypeError) as error:
+            raise HistobenchError(f"{path}:{number}: not a finished episode ({error!r})") from error
+        if task_id in finished:
+            raise HistobenchError(f"{path}:{number}: the task {task_id} is there twice; remove one line")
+        finished[task_id] = success
+    return finished

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import read_json
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
@@ -46,7 +46,7 @@ def read_configs(
 ) -> list[ConfiguredCell]:
     """The cells of a file or of all `.json` files below a folder; `agent` plays in place of theirs."""
     path = Path(path)
-    files = [path] if is_no_folder(path) else sorted(path.rglob("*.json"))
+    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     if not files:
         raise HistobenchError(
             f"no configuration (.json) at {path}; `histobench mint configs FOLDER` writes some"
@@ -55,10 +55,7 @@ def read_configs(
 
 
 def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> ConfiguredCell:
-    try:
-        text = read_plain_text(path, limit=HAND_WRITTEN)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the configuration {path}: {error}") from error
+    text = read_plain_text(path)
     config = read_json(text, where=str(path))
     try:
         cell = _cell(config["output_dir"])
@@ -141,7 +138,7 @@ def _dataset(cell: Cell, config: Mapping[str, Any]) -> TaskDataset:
 def _data_place(filepath: str, dataset: TaskDataset) -> Path:
     """The file of the tasks; where there is none by that name, the folder of all datasets."""
     path = Path(filepath)
-    if is_no_folder(path):
+    if path.is_file():
         return path
     return path.parent if dataset.is_games else path.parent.parent
 

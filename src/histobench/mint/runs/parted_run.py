@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from histobench.core.claim import STALE
-from histobench.core.errors import DiskFullError, HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError, error_text
 from histobench.core.progress import Progress
 from histobench.core.redaction import without_credentials
 from histobench.mint.agents.agent_spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
@@ -116,8 +116,9 @@ class PartWorker:
             except DiskFullError:  # not even this could be written down
                 raise
             except Exception as error:  # no one else tries the same: it may have cost money
-                prefix = "" if isinstance(error, HistobenchError) else f"unexpected {type(error).__name__}: "
-                self._run.fail(unit, f"{prefix}{error}")
+                known = isinstance(error, HistobenchError | OSError)
+                prefix = "" if known else f"unexpected {type(error).__name__}: "
+                self._run.fail(unit, f"{prefix}{error_text(error)}")
                 raise
             problems = [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]
             standing = outcome.standing

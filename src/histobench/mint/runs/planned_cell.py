@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain
+from histobench.core.files import read_bytes
 from histobench.core.redaction import without_credentials
 from histobench.core.version import __version__
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
@@ -161,7 +161,7 @@ def _version_of(task_class: type) -> dict[str, Any]:
     version: dict[str, Any] = {"class": f"{task_class.__module__}:{task_class.__qualname__}"}
     try:
         source = inspect.getsourcefile(task_class)
-        version["sha256"] = hashlib.sha256(read_plain(Path(source or ""))).hexdigest()
+        version["sha256"] = hashlib.sha256(read_bytes(Path(source or ""))).hexdigest()
     except (OSError, TypeError, HistobenchError):
         pass  # a class that was typed in has no file
     return version

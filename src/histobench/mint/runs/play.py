@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,23 +113,36 @@ def play_cells(
     withhold: Sequence[Path],
     display: OpenDisplay,
     writer: Writer | None = None,
+    runs_code: bool = True,
 ) -> RunOutcome:
-    """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
+    """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read.
+
+    A sandbox takes seconds to start; agents that run no code get none.
+    """
     with Run(
         planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs, writer=writer
     ) as work:
         if not work.pending:
             outcome = work.nothing_to_do()
         else:
-            with (
-                sandbox.open_sandbox(options.sandbox, withhold=sorted(set(withhold))) as pool,
-                display(work.counter) as watch,
-            ):
+            opened: Any = nullcontext(NoSandbox())
+            if runs_code:
+                opened = sandbox.open_sandbox(options.sandbox, withhold=sorted(set(withhold)))
+            with opened as pool, display(work.counter) as watch:
                 shared = RunContext(pool, wording, encyclopedia, threading.Event())
                 outcome = work.carry_out(shared, concurrency=options.concurrency, watch=watch)
     if terms.cache is not None:
         terms.cache.close()
     return outcome
+
+
+class NoSandbox:
+    """Stands for the pool of agents that run no code."""
+
+    backend, pid = "none", 0
+
+    def is_lost_since(self, pid: int) -> bool:
+        return False
 
 
 @contextmanager

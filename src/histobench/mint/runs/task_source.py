@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import is_no_folder, read_plain
+from histobench.core.files import read_bytes
 from histobench.mint.configs.datasets import DATASET_DIR, TaskDataset, select_datasets
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.reasoning import ReasoningTask
@@ -59,7 +59,7 @@ def choose_datasets(names: Iterable[str]) -> list[TaskDataset]:
 def tasks_path(dataset: TaskDataset, data: str | Path | None) -> Path:
     """The file (or the folder of games) that the tasks of a dataset are read from."""
     place = Path(data) if data else Path(DATASET_DIR)
-    if is_no_folder(place):
+    if place.is_file():
         return place
     if dataset.is_games:
         from histobench.mint.alfworld.games import find_games
@@ -75,7 +75,7 @@ def tasks_checksum(dataset: TaskDataset, data: str | Path | None) -> str | None:
         from histobench.mint.alfworld.games import LIST
 
         path = path / LIST
-    return hashlib.sha256(read_plain(path)).hexdigest() if path.is_file() else None
+    return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else None
 
 
 def load_tasks(dataset: TaskDataset, data: str | Path | None, limit: int | None = None) -> list[Task]:

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from histobench.core.claim import holder_of, try_claim
 from histobench.core.errors import HistobenchError
-from histobench.core.files import patiently, read_bytes, read_note, unreadable, write_json
-from histobench.core.plain_data import parse_json
-from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS
+from histobench.core.files import names_in, read_note, write_json
+from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS, finished_in
 from histobench.work import clusters
 from histobench.work.engines import AGENTS, remove_keys
 from histobench.work.run_folder import RunFolder, holders_of
@@ -133,41 +132,11 @@ def finished_by_writers(output: Path, place: str, *, and_alone: bool) -> dict[st
     if and_alone:
         files = [output / place / FILE, *files]
     finished: dict[str, bool] = {}
-    for file in files:
-        finished = {
-            **_finished(file),
-            **finished,
-        }  # of two, the first counts, as for readers of the results
+    for file in files:  # of two, the first counts, as for readers of the results
+        finished = {**finished_in(file), **finished}
     return finished
 
 
 def _folders(output: Path) -> list[Path]:
     """The folders of all writers; half a listing would pass for the whole and is an error."""
-    try:
-        names = patiently(lambda: os.listdir(output / WRITERS))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(output / WRITERS, error) from error
-    return [output / WRITERS / name for name in sorted(names) if WRITER.fullmatch(name)]
-
-
-def _finished(file: Path) -> dict[str, bool]:
-    try:
-        lines = read_bytes(file).split(b"\n")
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise HistobenchError(f"cannot read {file}: {error.strerror}") from error
-    finished: dict[str, bool] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = parse_json(line)
-            finished[str(record["task"]["task_id"])] = bool(record["state"]["success"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # torn by a kill, or being written
-                break
-            raise HistobenchError(f"{file}:{number}: not a finished episode ({error!r})") from error
-    return finished
+    return [output / WRITERS / name for name in names_in(output / WRITERS) if WRITER.fullmatch(name)]

@@ -13,7 +13,7 @@ from histobench.core.errors import did_you_mean
 from histobench.mint.sandbox.launch import SessionSetup
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.sandbox_pool import SandboxPool
-from histobench.mint.sandbox.withheld import withheld_paths
+from histobench.mint.sandbox.visible_files import withheld_paths
 from histobench.mint.sandbox.zygote_process import SandboxError
 
 #: How strong each backend is. All share the host's kernel.

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from histobench.mint.sandbox.guest.landlock import REFER_VERSION, landlock_version
-from histobench.mint.sandbox.interpreter import (
+from histobench.mint.sandbox.visible_files import (
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
     ancestors,
     closed_ancestor,
     guest_folder,
     interpreter_folders,
+    withheld_within,
 )
-from histobench.mint.sandbox.withheld import withheld_within
 
 NOBODY = 65534
 GUEST_PARENT = "/sandbox"

@@ -6,35 +6,36 @@ The root file system is an image made of empty folders; the system and this inte
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import os
 import secrets
 import shutil
 import socket
 import subprocess
+import tarfile
 import tempfile
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import replace
 from typing import IO
 
 from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import GUEST_PARENT, NOBODY, scratch_folder
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.interpreter import (
+from histobench.mint.sandbox.launch import SessionSetup, guest_command, guest_environment, session_config
+from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.visible_files import (
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
+    ancestors,
     guest_folder,
     interpreter_folders,
+    withheld_within,
 )
-from histobench.mint.sandbox.launch import SessionSetup, guest_command, guest_environment
-from histobench.mint.sandbox.limits import Limits
-from histobench.mint.sandbox.withheld import withheld_within
 from histobench.mint.sandbox.zygote_process import SEND_SECONDS, SandboxError, last_line
 
-_PREPARE_SECONDS = 120
-_REMOVE_SECONDS = 60.0
+_ENGINE_SECONDS = 120
 _NO_LIMIT = 1 << 20
 _MOST_OF_A_USER = 32_768
 
@@ -46,20 +47,17 @@ class DockerFleet:
         if shutil.which("docker") is None:
             raise SandboxError("cannot start the docker sandbox: docker is not installed")
         self.pid = os.getpid()
-        self._lock = threading.Lock()
         self._running: dict[int, tuple[str, subprocess.Popen[bytes], IO[bytes]]] = {}
-        self._next = 0
+        self._numbers = itertools.count(1)
         self._closed = False
         self._removers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="container-remover")
         scratch = scratch_folder()
-        environment = guest_environment(scratch, setup.hash_seed)
         # The engine counts processes; the kernel's count goes by user id and would include other containers.
-        own = {**asdict(setup.limits), "processes": _NO_LIMIT}
-        packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
-        self._config = {"op": "config", "preload": list(setup.preload), "shell": setup.shell, "limits": own}
-        self._config |= {"packages": packages, "scratch_root": scratch}
+        own = replace(setup, limits=replace(setup.limits, processes=_NO_LIMIT))
+        self._config = {"op": "config", **session_config(own, scratch)}
+        environment = guest_environment(scratch, setup.hash_seed)
         self._options = run_options(setup.limits, environment, withheld=setup.withheld)
-        self._image = _made_image()
+        self._image = _docker("import", "-", given=_empty_image()).decode().strip()
 
     def alive(self) -> bool:
         """Return whether containers can still be started."""
@@ -69,9 +67,7 @@ class DockerFleet:
         """Start one more container; return at once its number and the host's end of its streams."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.settimeout(SEND_SECONDS)
-        with self._lock:
-            self._next += 1
-            number = self._next
+        number = next(self._numbers)
         container = f"histobench-{os.getpid()}-{secrets.token_hex(6)}"
         inner = guest_command("solo", GUEST_PARENT)
         errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -89,27 +85,23 @@ class DockerFleet:
             except OSError as error:
                 ours.close()
                 raise SandboxError(f"cannot start the docker sandbox: {error}") from error
-        with self._lock:
-            self._running[number] = (container, process, errors)
+        self._running[number] = (container, process, errors)
         channel = Channel(ours)
         channel.send(self._config)
         return number, channel
 
     def complaint(self, number: int) -> str:
         """Return what the engine said when a container did not start."""
-        with self._lock:
-            found = self._running.get(number)
+        found = self._running.get(number)
         return last_line(found[1], found[2]) if found else ""
 
     def kill(self, number: int) -> None:
         """End a container and everything in it; harmless when it has ended already."""
-        with self._lock:
-            found = self._running.pop(number, None)
-            if found is not None:
-                self._removers.submit(self._remove, *found)
+        if found := self._running.pop(number, None):
+            self._removers.submit(_remove, *found)
 
-    def end_of(self, number: int, *, wait: float = 1.0) -> str:
-        """Return nothing: the engine does not tell which limit ended a container."""
+    def end_of(self, number: int) -> str:
+        """Return nothing: the engine does not say which limit ended a container."""
         return ""
 
     def close(self) -> None:
@@ -118,17 +110,18 @@ class DockerFleet:
             self.kill(number)
         self._removers.shutdown(wait=True)
         with contextlib.suppress(SandboxError):
-            _output(["docker", "rmi", self._image])
+            _docker("rmi", self._image)
 
-    def _remove(self, container: str, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        _order_removal(container)
+
+def _remove(container: str, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    for _ in range(2):  # again if it was still being made when the first order came
+        with contextlib.suppress(SandboxError):
+            _docker("rm", "--force", container)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-        if process.poll() is None:  # it was still being made when the order came
-            process.kill()
-            process.wait()
-            _order_removal(container)
-        errors.close()
+            break
+        process.kill()
+    errors.close()
 
 
 def run_options(limits: Limits, environment: dict[str, str], *, withheld: Sequence[str]) -> list[str]:
@@ -163,55 +156,39 @@ def _binds() -> list[tuple[str, str]]:
     return [*((path, path) for path in seen), (guest_folder(), f"{GUEST_PARENT}/guest")]
 
 
-def _made_image() -> str:
-    """Return the name of an image with the system's links and a place for every mount."""
-    with tempfile.TemporaryDirectory(prefix="histobench-image-") as folder:
-        root = Path(folder)
-        for link in filter(os.path.islink, SYSTEM_FOLDERS):
-            (root / link.lstrip("/")).symlink_to(os.readlink(link))
-        for inside in (scratch_folder(), "/proc", "/dev", "/tmp"):
-            (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        for outside, inside in _binds():
-            place = root / inside.lstrip("/")
-            if os.path.isdir(outside):
-                place.mkdir(parents=True, exist_ok=True)
-            else:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.touch()
-        for path in (root, *root.rglob("*")):
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)
-        (root / scratch_folder().lstrip("/")).chmod(0o1777)  # the engine copies this to what it mounts there
-        archive = _output(["tar", "--create", "--directory", folder, "."])
-    return _output(["docker", "import", "-"], archive).decode().strip()
+def _empty_image() -> bytes:
+    """Return an archive with the system's links and a place for every mount."""
+    entries = dict.fromkeys(filter(os.path.islink, SYSTEM_FOLDERS), tarfile.SYMTYPE)
+    places = {inside: os.path.isdir(outside) for outside, inside in _binds()}
+    for inside, is_folder in {**places, **dict.fromkeys(("/proc", "/dev", "/tmp"), True)}.items():
+        entries |= dict.fromkeys(ancestors(inside), tarfile.DIRTYPE)
+        entries[inside] = tarfile.DIRTYPE if is_folder else tarfile.REGTYPE
+    entries[scratch_folder()] = tarfile.DIRTYPE
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as image:
+        for path, kind in entries.items():
+            entry = tarfile.TarInfo(f".{path}")
+            entry.type = kind
+            entry.linkname = os.readlink(path) if kind == tarfile.SYMTYPE else ""
+            # The engine copies the mode of the scratch folder to what it mounts there.
+            entry.mode = 0o1777 if path == scratch_folder() else 0o755
+            image.addfile(entry)
+    return archive.getvalue()
 
 
-def _output(command: list[str], given: bytes | None = None) -> bytes:
+def _docker(*arguments: str, given: bytes | None = None) -> bytes:
     try:
         done = subprocess.run(
-            command,
-            input=given,
+            ["docker", *arguments],
+            input=given or b"",
             capture_output=True,
             check=False,
-            timeout=_PREPARE_SECONDS,
+            timeout=_ENGINE_SECONDS,
             env=environment_without_keys(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxError(f"cannot start the docker sandbox: {command[0]}: {error}") from error
+        raise SandboxError(f"cannot start the docker sandbox: {error}") from error
     if done.returncode != 0:
-        why = done.stderr.decode("utf-8", "replace").strip() or f"{command[0]} failed"
+        why = done.stderr.decode("utf-8", "replace").strip() or f"docker {arguments[0]} failed"
         raise SandboxError(f"cannot start the docker sandbox: {why.splitlines()[-1]}")
     return done.stdout
-
-
-def _order_removal(container: str) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            ["docker", "rm", "--force", container],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_REMOVE_SECONDS,
-            env=environment_without_keys(),
-        )

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from histobench.mint.sandbox.bubblewrap import GUEST_PARENT, bubblewrap_command, scratch_folder
-from histobench.mint.sandbox.interpreter import (
+from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.visible_files import (
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
     closed_ancestor,
     guest_folder,
     interpreter_folders,
+    readable_rest,
 )
-from histobench.mint.sandbox.limits import Limits
-from histobench.mint.sandbox.withheld import readable_rest
 
 _BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.{module} import main; del sys.path[0]; main()"
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -47,10 +47,8 @@ class Launch:
 
 def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: str | None) -> Launch:
     """The launch on `backend`; `scratch` holds the files of episodes that have no tmpfs of their own."""
-    packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
     scratch = scratch or scratch_folder()
-    config: dict[str, Any] = {"scratch_root": scratch, "packages": packages}
-    config |= {"preload": list(setup.preload), "shell": setup.shell, "limits": asdict(setup.limits)}
+    config = session_config(setup, scratch)
     environment = guest_environment(scratch, setup.hash_seed)
     if backend == "bubblewrap":
         config["isolation"] = "namespaces"
@@ -59,7 +57,7 @@ def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: 
     else:
         config["isolation"] = "landlock" if backend == "landlock" else "none"
         config["behind_closed_folder"] = any(closed_ancestor(folder) for folder in interpreter_folders())
-        rests = [readable_rest(folder, setup.withheld) for folder in packages]
+        rests = [readable_rest(folder, setup.withheld) for folder in config["packages"]]
         config["readable"] = [path for read, _ in rests for path in read]
         config["readable"] += [*SYSTEM_FILES, *_DEVICES, *_KERNEL_FILES]
         config["listable"] = [path for _, listed in rests for path in listed]
@@ -67,13 +65,19 @@ def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: 
     return Launch(command, environment, config)
 
 
-def needs_scratch(backend: str) -> bool:
-    """Whether episodes' files must lie in a folder of the host."""
-    return backend != "bubblewrap"
+def session_config(setup: SessionSetup, scratch: str) -> dict[str, Any]:
+    """What the guest is configured with on every backend."""
+    return {
+        "scratch_root": scratch,
+        "packages": [*SYSTEM_FOLDERS, *interpreter_folders()],
+        "preload": list(setup.preload),
+        "shell": setup.shell,
+        "limits": asdict(setup.limits),
+    }
 
 
 def guest_command(module: str, parent: str) -> list[str]:
-    """The command that runs a module of the guest, whose folder lies in `parent`."""
+    """The command that runs a module of the guest, whose folder is in `parent`."""
     return [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent, module=module)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.guest.starvation import starved_seconds
+from histobench.mint.sandbox.guest.processes import starved_seconds
 
 # Loaded once in the zygote; an episode's import of them then costs nothing.
 SCIENCE = (

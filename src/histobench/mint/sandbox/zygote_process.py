@@ -18,10 +18,9 @@ from typing import IO
 from histobench.core.errors import HistobenchError
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
-from histobench.mint.sandbox.launch import Launch, SessionSetup, needs_scratch, plan_launch
+from histobench.mint.sandbox.launch import Launch, SessionSetup, plan_launch
 
 _START_SECONDS = 120.0
-_REMEMBERED_ENDS = 1000
 SEND_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("iII")  # process, user, group
 
@@ -46,9 +45,11 @@ class ZygoteProcess:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
+        if backend != "bubblewrap":  # episodes have no tmpfs of their own
+            self._scratch, self._claim = claimed_folder("histobench-scratch-")
+            os.chmod(self._scratch, 0o711)  # an episode enters its own folder there and sees no other
         with theirs:
-            scratch = self._make_scratch()
-            launch = plan_launch(backend, setup, descriptor=theirs.fileno(), scratch=scratch)
+            launch = plan_launch(backend, setup, descriptor=theirs.fileno(), scratch=self._scratch)
             self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended already; the reason is reported below
@@ -90,16 +91,13 @@ class ZygoteProcess:
 
     def kill(self, number: int) -> None:
         """End an episode and everything it started; harmless when it has ended already."""
-        with self._lock:
-            try:
-                self._control.send(json.dumps({"op": "kill", "id": number}).encode())
-                self._listen()
-            except OSError:
-                pass  # with the zygote gone its episodes are gone too
+        with self._lock, contextlib.suppress(OSError):  # with the zygote gone its episodes are gone too
+            self._control.send(json.dumps({"op": "kill", "id": number}).encode())
+            self._listen()
 
-    def end_of(self, number: int, *, wait: float = 1.0) -> str:
+    def end_of(self, number: int) -> str:
         """The limit that ended an episode which hung up ("" if none), waiting for the news a little."""
-        until = time.monotonic() + wait
+        until = time.monotonic() + 1.0
         while True:
             with self._lock:
                 self._listen()
@@ -122,13 +120,6 @@ class ZygoteProcess:
             remove_tree(self._scratch)
             os.close(self._claim)
             self._scratch = None
-
-    def _make_scratch(self) -> str | None:
-        if not needs_scratch(self.backend):
-            return None
-        self._scratch, self._claim = claimed_folder("histobench-scratch-")
-        os.chmod(self._scratch, 0o711)  # an episode enters its own folder there and sees no other
-        return self._scratch
 
     def _start(self, launch: Launch, descriptor: int) -> subprocess.Popen[bytes]:
         try:
@@ -161,18 +152,10 @@ class ZygoteProcess:
             raise SandboxError(f"the {self.backend} sandbox did not start: {why}")
 
     def _listen(self) -> None:
-        while True:
-            try:
-                payload = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
-            except OSError:
-                return
-            if not payload:
-                return
-            news = json.loads(payload)
-            if news.get("op") == "exit":
+        with contextlib.suppress(OSError):
+            while payload := self._control.recv(1 << 16, socket.MSG_DONTWAIT):
+                news = json.loads(payload)
                 self._ends[news["id"]] = news["why"]
-                if len(self._ends) > _REMEMBERED_ENDS:
-                    del self._ends[next(iter(self._ends))]
 
 
 def last_line(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
@@ -185,7 +168,7 @@ def last_line(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
 
 
 def sender_pid(sock: socket.socket) -> int:
-    """Who wrote the first unread message, by the kernel's word, as this process numbers it; 0 if unknown."""
+    """The process that wrote the first unread message, as the kernel reports it; 0 if unknown."""
     _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     for level, kind, data in ancillary:

@@ -148,13 +148,8 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file; each must have `id`, `prompt` and `reference`."""
     path = Path(path)
     records: list[dict[str, Any]] = []
-    try:
-        # Not splitlines: a prompt may hold one of the rarer line ends of Unicode.
-        lines = read_plain_text(path, encoding="utf-8-sig").split(
-            "\n"
-        )  # some editors begin a file with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the tasks {path}: {error}") from error
+    # Not splitlines: a prompt may hold one of the rarer line ends of Unicode.
+    lines = read_plain_text(path, encoding="utf-8-sig").split("\n")  # some editors begin a file with a mark
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

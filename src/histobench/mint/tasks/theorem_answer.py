@@ -8,11 +8,11 @@ from typing import Any
 from histobench.mint.tasks.arithmetic import BUILT_INS, NotArithmeticError, evaluate
 from histobench.mint.tasks.strict_answer import (
     chosen_option,
-    same_number,
     stated_list,
     stated_number,
     stated_truth,
 )
+from histobench.mint.tasks.written_numbers import same_number
 
 RELATIVE_TOLERANCE = 0.04
 #: Digits and commas, then points, then digits. Written so that no text is looked at twice: what follows a

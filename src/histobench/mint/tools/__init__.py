@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.tools.base import Tool
@@ -23,11 +23,12 @@ def get_toolset_description(tools: Sequence[Tool]) -> str:
     return "\n".join([HEADING, *entries])
 
 
-def check_unique_names(tools: Sequence[Tool]) -> None:
+def check_unique_names(tools: Iterable[Tool | type[Tool]]) -> None:
     """Raise if two tools have one name: the second would silently hide the first."""
     seen: dict[str, str] = {}
     for tool in tools:
-        kind = f"{type(tool).__module__}.{type(tool).__qualname__}"
+        kind = tool if isinstance(tool, type) else type(tool)
+        place = f"{kind.__module__}.{kind.__qualname__}"
         if tool.name in seen:
-            raise HistobenchError(f"two tools are called {tool.name!r}: {seen[tool.name]} and {kind}")
-        seen[tool.name] = kind
+            raise HistobenchError(f"two tools are called {tool.name!r}: {seen[tool.name]} and {place}")
+        seen[tool.name] = place

@@ -8,55 +8,44 @@ import re
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import open_unpacked, read_plain
+from histobench.core.files import read_bytes, read_plain_text
 from histobench.core.folders import local_dir
 from histobench.core.http import PASSING, RetryPolicy, retry_after
-from histobench.core.plain_data import parse_json
+from histobench.core.plain_data import read_json
 from histobench.core.version import __version__
 from histobench.mint.tools.base import Tool, ToolServiceError
-
-# An article and how search results are worded.
 
 MAX_QUERY = 300
 MAX_PAGES = 2
 MAX_TEXT = 1000
 NOTHING_FOUND = "No page was found for this query."
+SUFFIXES = (".txt", ".md")
+API = "https://en.wikipedia.org/w/api.php"
+USER_AGENT = f"histobench/{__version__} (https://github.com/histobench/histobench)"
+PAUSE_S = 0.25
+POLICY = RetryPolicy(attempts=4, answer_timeout=20.0, longest_retry_after=60.0)
 
 
-@dataclass(frozen=True)
-class Article:
-    """A title and the summary that stands first on the page."""
+def rendered(articles: Sequence[tuple[str, str]]) -> str:
+    """The text of a search result, from titles and summaries: up to two pages, at most 1,000 characters.
 
-    title: str
-    summary: str
-
-
-def rendered(articles: Sequence[Article]) -> str:
-    """The text of a search result: up to two pages, at most 1,000 characters.
-
-    >>> rendered([Article("Cell", "The basic unit.")])
+    >>> rendered([("Cell", "The basic unit.")])
     'Page: Cell\\nSummary: The basic unit.'
     """
-    if not articles:
-        return NOTHING_FOUND
-    pages = [f"Page: {article.title}\nSummary: {article.summary}" for article in articles[:MAX_PAGES]]
-    return "\n\n".join(pages)[:MAX_TEXT]
-
-
-# A full-text index over a folder of articles: an encyclopedia for machines without a network.
-
-SUFFIXES = (".txt", ".md")
+    pages = [f"Page: {title}\nSummary: {summary}" for title, summary in articles[:MAX_PAGES]]
+    return "\n\n".join(pages)[:MAX_TEXT] or NOTHING_FOUND
 
 
 class FolderIndex:
-    """Articles are text files: the title is the file's name, the summary its first paragraph."""
+    """A full-text index over a folder, for machines without a network.
+
+    Articles are text files: the title is the file's name, the summary its first paragraph.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         folder = Path(folder)
@@ -74,35 +63,22 @@ class FolderIndex:
 
     def search(self, query: str) -> str:
         """The summaries of the best matches; words in the title weigh more."""
-        words = re.findall(r"\w+", query[:MAX_QUERY])
-        if not words:
-            return rendered([])
-        phrase = " OR ".join(f'"{word}"' for word in words)
+        phrase = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query[:MAX_QUERY]))
         with self._lock:
             rows = self._index.execute(
                 "SELECT title, summary FROM articles WHERE articles MATCH ? "
                 "ORDER BY bm25(articles, 10.0, 1.0) LIMIT ?",
-                (phrase, MAX_PAGES),
+                (phrase or '""', MAX_PAGES),
             ).fetchall()
-        return rendered([Article(*row) for row in rows])
+        return rendered(rows)
 
 
 def _articles(folder: Path) -> Iterator[tuple[str, str, str]]:
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in SUFFIXES and path.is_file():
-            body = read_plain(path).decode("utf-8", "replace").strip()
+            body = read_bytes(path).decode("utf-8", "replace").strip()
             title = path.stem.replace("_", " ")
             yield title, body, re.split(r"\n\s*\n", re.sub(r"^#\s.*\n+", "", body), maxsplit=1)[0].strip()
-
-
-# The live encyclopedia, asked politely: one request at a time, with pauses, and never twice the same.
-
-API = "https://en.wikipedia.org/w/api.php"
-USER_AGENT = f"histobench/{__version__} (https://github.com/histobench/histobench)"
-PAUSE_S = 0.25
-POLICY = RetryPolicy(attempts=4, answer_timeout=20.0, longest_retry_after=60.0)
-#: How many hits are looked at to find pages that are neither missing nor disambiguations.
-CANDIDATES = 2
 
 
 class WikipediaError(ToolServiceError):
@@ -110,7 +86,7 @@ class WikipediaError(ToolServiceError):
 
 
 class LiveWikipedia:
-    """The MediaWiki API with a cache on disk, a pause between requests and bounded retries."""
+    """The MediaWiki API with a cache on disk, one request at a time, pauses and bounded retries."""
 
     def __init__(
         self,
@@ -134,54 +110,47 @@ class LiveWikipedia:
             )
 
     def search(self, query: str) -> str:
-        """The summaries of the first hits for `query`."""
+        """The summaries of the first hits for `query`, without missing and disambiguation pages."""
         query = query[:MAX_QUERY]
         with self._lock:
             known = self._cache.execute("SELECT text FROM answers WHERE query = ?", (query,)).fetchone()
             if known:
                 return str(known[0])
-            found = self._ask({"list": "search", "srsearch": query, "srlimit": str(CANDIDATES)})
+            found = self._ask(list="search", srsearch=query, srlimit=str(MAX_PAGES))
             titles = [hit["title"] for hit in found.get("query", {}).get("search", [])][:MAX_PAGES]
-            articles = [article for title in titles if (article := self._article(title))]
-            text = rendered(articles)
+            text = rendered([article for title in titles for article in self._article(title)])
             with self._cache:
                 self._cache.execute(
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (query, text, time.time())
                 )
             return text
 
-    def _article(self, title: str) -> Article | None:
+    def _article(self, title: str) -> list[tuple[str, str]]:
         answer = self._ask(
-            {
-                "titles": title,
-                "prop": "extracts|pageprops",
-                "ppprop": "disambiguation",
-                "exintro": "1",
-                "explaintext": "1",
-                "redirects": "1",
-            }
+            titles=title,
+            prop="extracts|pageprops",
+            ppprop="disambiguation",
+            exintro="1",
+            explaintext="1",
+            redirects="1",
         )
-        for page in answer.get("query", {}).get("pages", []):
-            if not page.get("missing") and "disambiguation" not in page.get("pageprops", {}):
-                return Article(page["title"], page.get("extract", "").strip())
-        return None
+        return [
+            (page["title"], page.get("extract", "").strip())
+            for page in answer.get("query", {}).get("pages", [])
+            if not page.get("missing") and "disambiguation" not in page.get("pageprops", {})
+        ][:1]
 
-    def _ask(self, parameters: dict[str, str]) -> dict[str, Any]:
+    def _ask(self, **parameters: str) -> dict[str, Any]:
         import httpx
 
         parameters = {"action": "query", "format": "json", "formatversion": "2", "maxlag": "5", **parameters}
+        headers, timeout = {"User-Agent": USER_AGENT}, POLICY.answer_timeout
         trouble = ""
-        for attempt in range(POLICY.attempts):
+        for attempt in range(1, POLICY.attempts + 1):
             self._sleep(max(0.0, self._last + self._pause - time.monotonic()))
-            wait = POLICY.pause(attempt + 1, jitter=1.0)
+            wait = POLICY.pause(attempt, jitter=1.0)
             try:
-                reply = httpx.get(
-                    self._api,
-                    params=parameters,
-                    headers={"User-Agent": USER_AGENT},
-                    timeout=POLICY.answer_timeout,
-                )
-                self._last = time.monotonic()
+                reply = httpx.get(self._api, params=parameters, headers=headers, timeout=timeout)
                 if reply.status_code in PASSING:
                     trouble = f"status {reply.status_code}"
                     asked = retry_after(reply.headers)
@@ -193,14 +162,12 @@ class LiveWikipedia:
                         return dict(content)
                     trouble = str(content["error"].get("info", content["error"]))
             except (httpx.HTTPError, json.JSONDecodeError) as error:
-                self._last = time.monotonic()
                 trouble = f"{type(error).__name__}: {error}"
-            if attempt + 1 < POLICY.attempts:
+            finally:
+                self._last = time.monotonic()
+            if attempt < POLICY.attempts:
                 self._sleep(wait)
         raise WikipediaError(f"Wikipedia could not be asked after {POLICY.attempts} tries: {trouble}")
-
-
-# A tape of recorded queries: the same question always gets the same answer, offline.
 
 
 class TapeMissError(Exception):
@@ -208,15 +175,11 @@ class TapeMissError(Exception):
 
 
 class Tape:
-    """Query -> answer, read from a JSON file (`.json` or `.json.gz`)."""
+    """Recorded answers by query, from a JSON file (`.json` or `.json.gz`)."""
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
-        try:
-            with open_unpacked(path) as content:
-                answers = parse_json(content.read())
-        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
+        answers = read_json(read_plain_text(path), where=str(path))
         if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
             raise HistobenchError(f"{path} is not a tape: expected a JSON object of query -> text")
         self._answers: dict[str, str] = answers
@@ -230,9 +193,6 @@ class Tape:
             return self._answers[query[:MAX_QUERY]]
         except KeyError:
             raise TapeMissError(f"no recorded answer for the query {query!r}") from None
-
-
-# Which encyclopedia a run asks: the live site, a tape or a folder.
 
 
 Encyclopedia = LiveWikipedia | Tape | FolderIndex
@@ -250,10 +210,8 @@ def open_encyclopedia(source: str = "live") -> Encyclopedia:
     kind, _, path = source.partition(":")
     if source == "live":
         return live_wikipedia()
-    if kind == "tape" and path:
-        return Tape(path)
-    if kind == "folder" and path:
-        return FolderIndex(path)
+    if kind in ("tape", "folder") and path:
+        return Tape(path) if kind == "tape" else FolderIndex(path)
     raise HistobenchError(f"unknown encyclopedia {source!r}; known: live, tape:FILE, folder:DIR")
 
 

@@ -6,7 +6,7 @@ were made: a dataset is evidence only if at least two encoders were tested on it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
@@ -20,6 +20,8 @@ _MOST_NAMES = 6
 _MOST_COUNTED = 4
 #: What tests a metric on all patients where one test set has too few of a class.
 REMEDY = "--splits 5x5"
+#: Ends the caveat of a result whose patients are on both sides of the split; answers repeat it.
+TOO_GOOD = "the results are likely too good"
 #: What groups are, in sentences.
 GROUPS = "patients or slides"
 Value = tuple[float, float | None, float | None]  # with the bounds of its interval
@@ -44,6 +46,7 @@ class Evidence:
     splits: str = ""  # such as "25 splits (5x5)"
     of_patients: bool = False
     instead: Evidence | None = None
+    doubt: str = ""  # why no value here can be trusted
 
     @property
     def worse(self) -> tuple[str, ...]:
@@ -96,6 +99,7 @@ def evidence_of_table(comparison: Comparison, table: DatasetTable, metric: str =
         1 - comparison.alpha,
         "" if inside else next(reasons, ""),
         of_patients=comparison.task == PATIENT or comparison.setting == "patients",
+        doubt=doubt_of(text for entry in table.entries for text in entry.caveats),
         instead=None if table.instead is None else evidence_of_table(comparison, table.instead, "accuracy"),
     )
 
@@ -107,6 +111,7 @@ def evidence_of_statistics(
     values: Mapping[str, Mapping[str, float | None]],
     *,
     of_patients: bool,
+    doubt: str = "",
 ) -> Evidence:
     """The evidence of one metric of the report's tables; `values` are those of each run by metric."""
     found = statistics.metrics[metric]
@@ -127,10 +132,16 @@ def evidence_of_statistics(
         statistics.n_groups,
         reason="" if inside else next(reasons, found.note),
         of_patients=of_patients,
+        doubt=doubt,
         instead=evidence_of_statistics(dataset, "accuracy", statistics, values, of_patients=of_patients)
         if tests_accuracy
         else None,
     )
+
+
+def doubt_of(caveats: Iterable[str]) -> str:
+    """The first caveat that says that training images show the patients of the test."""
+    return next((text for text in caveats if TOO_GOOD in text), "")
 
 
 def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
@@ -147,6 +158,8 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
     if task not in ON_IMAGES and any(map(needs_splits, untested)):  # which have no splits
         what = _words(metric)
         said.append(f"To test {what} on all {GROUPS}, repeat the run with `{REMEDY}`.")
+    doubts = {f"Caution: {each.dataset}: {each.doubt}." for each in evidence if each.doubt}
+    said.extend(sorted(doubts))
     worse = dict.fromkeys(name for each in judged for name in each.worse)
     return Answer(
         _everywhere(judged),
@@ -182,8 +195,9 @@ def _finding(tested: Sequence[Evidence], task: str) -> str:
     sure = f"({level} confidence on each dataset, not corrected for their number)"
     where = "; ".join(f"{each.dataset}: {each.counted}" for each in tested)
     if len(tested) > _MOST_COUNTED:
-        sizes = sorted(each.n_images for each in tested)
-        where = f"{sizes[0]:,} to {sizes[-1]:,} {'patients' if first.of_patients else 'images'} each"
+        sizes = [f"{size:,}" for size in sorted({each.n_images for each in tested})]
+        rows = "patients" if first.of_patients else "images"
+        where = f"{' to '.join(sizes[:: len(sizes) - 1 or 1])} test {rows} each"
     start = f"On {len(tested)} datasets ({task}, {metric}; {where})"
     everywhere = _everywhere(tested)
     every = dict.fromkeys(name for each in tested for name in each.values)

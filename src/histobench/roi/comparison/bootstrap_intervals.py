@@ -112,7 +112,7 @@ def bootstrap_runs(
             write_default_intervals(run, force=force)
             existing = None if force else current_content(files.bootstrap, digest)
             content = existing or run_intervals(run, settings)
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
             yield StoredIntervals(run, files.bootstrap, None, failure=f"{where}{error}")
             continue

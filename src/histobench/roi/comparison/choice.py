@@ -156,7 +156,7 @@ def _split_tables(results: Path, kept: Sequence[StoredRun], metric: str) -> list
             and run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT
         ]
         return compare_splits(runs, metric=metric) if runs else []
-    except HistobenchError:  # no splits, or splits that cannot be compared: the test set decides
+    except (HistobenchError, OSError):  # no splits, or splits that cannot be compared: the test set decides
         return []
 
 

@@ -26,9 +26,10 @@ from histobench.roi.comparison.table_statistics import (
 )
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.metrics.target_metrics import REFERENCES
+from histobench.roi.presets import target_metrics
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
+from histobench.roi.task_catalogue import CLASS, a_target
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.many_models import (
@@ -201,7 +202,7 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
         if metric_of(settings.metric).kind == "target":
             raise HistobenchError(f"`metric` {settings.metric} is not for classes; leave it out")
         return settings
-    known = TARGETS[kind].metrics
+    known = target_metrics(kind, runs[0].identity.preset)
     if settings.metric in known:
         return settings
     if settings.metric != CompareSettings.metric:

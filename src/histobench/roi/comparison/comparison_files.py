@@ -134,11 +134,7 @@ def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
 
 
 def _bounds(interval: Interval) -> dict[str, Any]:
-    bounds: dict[str, Any] = {
-        "ci_lower": interval.low,
-        "ci_upper": interval.high,
-        "ci_method": interval.method,
-    }
+    bounds = {"ci_lower": interval.low, "ci_upper": interval.high, "ci_method": interval.method}
     return bounds | ({"ci_note": interval.reason} if interval.reason else {})
 
 
@@ -178,78 +174,46 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     return [folder / name for name in (*texts, f"{stem}.json")]
 
 
+_OF_PAIR = "difference_to_best difference_ci_lower difference_ci_upper p_value p_holm differs_from_best"
+_TOGETHER = "simultaneous_ci_lower simultaneous_ci_upper p_simultaneous"
+
+
 def encoders_csv(comparison: Comparison) -> str:
     """One row per dataset and encoder, in order, in full precision; what was not tested is empty."""
-    header = ["dataset", "task", "setting", "metric", "rank", "encoder", "value", "ci_lower", "ci_upper"]
-    header += [
-        "difference_to_best",
-        "difference_ci_lower",
-        "difference_ci_upper",
-        "p_value",
-        "p_holm",
-        "differs_from_best",
-        "simultaneous_ci_lower",
-        "simultaneous_ci_upper",
-        "p_simultaneous",
-        "rank_lower",
-        "rank_upper",
-        "may_be_best",
-    ]
+    header = (
+        f"dataset task setting metric rank encoder value ci_lower ci_upper {_OF_PAIR} {_TOGETHER}".split()
+    )
+    of = [comparison.task, comparison.setting, comparison.metric]
     rows: list[list[object]] = []
     for table in comparison.tables:
         best = table.entries[0].name
         for entry in table.entries:
             pair = None if entry.name == best else table.pair(entry.name, best)
-            row: list[object] = [
-                table.dataset,
-                comparison.task,
-                comparison.setting,
-                comparison.metric,
-                entry.rank,
-            ]
-            row += [entry.name, entry.value, entry.interval.low, entry.interval.high]
-            if pair is not None:
-                row += [
-                    pair.difference,
-                    pair.interval.low,
-                    pair.interval.high,
-                    pair.p_value,
-                    pair.p_adjusted,
-                    pair.holds if pair.p_value == pair.p_value else None,
-                    pair.simultaneous.low,
-                    pair.simultaneous.high,
-                    pair.p_simultaneous,
-                ]
-            standing = _standing(table, entry.name).values()
-            row += [None] * (len(header) - len(standing) - len(row))
-            rows.append([*row, *standing])
-    return _csv(header, rows)
+            own = [table.dataset, *of, entry.rank, entry.name, entry.value]
+            own += [entry.interval.low, entry.interval.high]
+            against = [None] * (len(header) - len(own)) if pair is None else _pair_cells(pair)
+            rows.append([*own, *against, *_standing(table, entry.name).values()])
+    return _csv([*header, "rank_lower", "rank_upper", "may_be_best"], rows)
 
 
 def pairs_csv(comparison: Comparison) -> str:
     """One row per dataset and pair of encoders."""
-    header = [
-        "dataset",
-        "first",
-        "second",
-        "difference",
-        "ci_lower",
-        "ci_upper",
-        "p_value",
-        "p_holm",
-        "holds",
-    ]
-    header += ["simultaneous_ci_lower", "simultaneous_ci_upper", "p_simultaneous"]
+    header = f"dataset first second difference ci_lower ci_upper p_value p_holm holds {_TOGETHER}".split()
     rows: list[list[object]] = [
-        [
-            table.dataset, pair.first, pair.second, pair.difference, pair.interval.low, pair.interval.high,
-            pair.p_value, pair.p_adjusted, pair.holds if pair.p_value == pair.p_value else None,
-            pair.simultaneous.low, pair.simultaneous.high, pair.p_simultaneous,
-        ]
+        [table.dataset, pair.first, pair.second, *_pair_cells(pair)]
         for table in comparison.tables
         for pair in table.pairs
-    ]  # fmt: skip
+    ]
     return _csv(header, rows)
+
+
+def _pair_cells(pair: Pair) -> list[object]:
+    holds = pair.holds if pair.p_value == pair.p_value else None
+    alone, together = pair.interval, pair.simultaneous
+    return [
+        pair.difference, alone.low, alone.high, pair.p_value, pair.p_adjusted, holds,
+        together.low, together.high, pair.p_simultaneous,
+    ]  # fmt: skip
 
 
 def markdown(comparison: Comparison) -> str:

@@ -60,9 +60,8 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         pair = None if entry.name == first else table.pair(entry.name, first)
         tail = ("", "") if entry.name == first else ("-", "-")
         if pair is not None:
-            star = " *" if pair.holds else ""
             apart = shown(pair.difference, pair.simultaneous, digits=digits)
-            tail = apart, shown_p(pair.p_simultaneous) + star
+            tail = apart, shown_p(pair.p_simultaneous)
         rank = "-" if entry.rank is None else str(entry.rank)
         ranks = () if standings is None else (ranks_text(standings.ranks.get(entry.name)),)
         marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
@@ -75,7 +74,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             "encoder",
             f"value [{level}]",
             *(() if standings is None else ("ranks",)),
-            f"difference to first [{level}]",
+            f"to first [{level}]",
             "p (max-t)",
         ),
         rows=tuple(rows),
@@ -112,8 +111,8 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     level = f"{100 * (1 - comparison.alpha):g}%"
     winner = standings.winner
     words = [
-        f"* differs from the first. Intervals of differences and ranks hold for all {len(standings.ranks)} "
-        f"encoders at once with {level} confidence (max-t)",
+        "An encoder differs from the first where the interval of its difference excludes 0. These intervals "
+        f"and the ranks hold for all {len(standings.ranks)} encoders at once with {level} confidence (max-t)",
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
@@ -187,16 +186,19 @@ def unchecked_words(caveats_of: Iterable[tuple[str, Iterable[str]]]) -> list[str
 
 
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
-    """Every encoder against every other: row - column, starred where the difference is shown."""
+    """Every encoder against every other: row - column, in parentheses where no difference is shown."""
     names = [entry.name for entry in table.entries]
 
     def cell(i: int, j: int) -> str:
         pair = None if i == j else table.pair(names[i], names[j])
-        return "" if pair is None else f"{pair.difference + 0.0:+.{digits}f}{'*' if pair.holds else ''}"
+        if pair is None:
+            return ""
+        difference = f"{pair.difference + 0.0:+.{digits}f}"
+        return difference if pair.holds else f"({difference})"
 
     note = (
-        f"* differ: the interval that holds together with those of all other pairs "
-        f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
+        "in parentheses: no difference is shown; the interval that holds together with those of all other "
+        f"pairs ({1 - comparison.alpha:.0%}, max-t) includes 0"
     )
     return _matrix(f"{table.dataset or 'results'}: row minus column", names, cell, note)
 

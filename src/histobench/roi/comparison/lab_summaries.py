@@ -85,7 +85,7 @@ def _all_runs(results: Path) -> list[StoredRun]:
     """Runs over folds where there are any, and those of one split for the others."""
     try:
         over = split_runs(results)
-    except HistobenchError:
+    except (HistobenchError, OSError):
         over = []
     known = {_key(run) for run in over}
     return [*over, *(run for run in load_runs(results) if _key(run) not in known)]

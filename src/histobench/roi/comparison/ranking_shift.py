@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import DatasetTable, dataset_table
+from histobench.roi.comparison.comparison import dataset_table
 from histobench.roi.comparison.grids import Grid, ranks_text
 from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
@@ -65,37 +65,26 @@ def _shift(
 ) -> RankingShift:
     before, after = (dataset_table(dataset, runs, settings) for runs in (frozen, adapted))
     both = dataset_table(dataset, [*frozen, *adapted], settings)
+    possible = [table.standings.ranks if table.standings else {} for table in (before, after)]
     old = {entry.name: entry for entry in before.entries}
     shifts = []
-    for entry in after.entries:
-        other = old.get(entry.name)
-        pair = both.pair(f"{entry.name} [{ADAPTED}]", f"{entry.name} [{UNADAPTED}]")
-        if other is None or pair is None or entry.rank is None or other.rank is None:
+    for new in after.entries:
+        name, then = new.name, old.get(new.name)
+        pair = both.pair(f"{name} [{ADAPTED}]", f"{name} [{UNADAPTED}]")
+        if then is None or pair is None or new.rank is None or then.rank is None:
             continue
-        assert entry.value is not None
-        assert other.value is not None
-        interval = pair.simultaneous
-        shifts.append(
-            Shift(
-                entry.name,
-                other.value,
-                entry.value,
-                other.rank,
-                entry.rank,
-                _possible(before, entry.name),
-                _possible(after, entry.name),
-                pair.difference,
-                math.nan if interval.low is None else interval.low,
-                math.nan if interval.high is None else interval.high,
-                pair.holds,
-            )
+        assert new.value is not None  # it has a rank
+        assert then.value is not None
+        low, high = (
+            math.nan if end is None else end for end in (pair.simultaneous.low, pair.simultaneous.high)
         )
-    names = [shift.encoder for shift in shifts]
+        ranks = (then.rank, new.rank, possible[0].get(name), possible[1].get(name))
+        shifts.append(Shift(name, then.value, new.value, *ranks, pair.difference, low, high, pair.holds))
     lower = settings.metric in LOWER_IS_BETTER
     reversals = []
-    for first, second in combinations(names, 2):
-        then, now = before.pair(first, second), after.pair(first, second)
-        if then and now and then.holds and now.holds and (then.difference > 0) != (now.difference > 0):
+    for first, second in combinations([shift.encoder for shift in shifts], 2):
+        was, now = before.pair(first, second), after.pair(first, second)
+        if was and now and was.holds and now.holds and (was.difference > 0) != (now.difference > 0):
             better = (now.difference > 0) != lower
             reversals.append((first, second) if better else (second, first))
     kendall = None
@@ -111,10 +100,6 @@ def _shift(
     )
 
 
-def _possible(table: DatasetTable, name: str) -> tuple[int, int] | None:
-    return None if table.standings is None else table.standings.ranks.get(name)
-
-
 def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
     """The table that `histobench compare --task Fine-tune` prints."""
     rows = []
@@ -125,14 +110,16 @@ def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
                 each.encoder,
                 f"{each.frozen:.{digits}f}",
                 f"{each.adapted:.{digits}f}",
-                f"{each.difference:+.{digits}f}{bounds}{' *' if each.holds else ''}",
+                f"{each.difference:+.{digits}f}{bounds}",
                 f"{each.rank_frozen} ({ranks_text(each.ranks_frozen)})",
                 f"{each.rank_adapted} ({ranks_text(each.ranks_adapted)})",
             )
         )
     header = ("encoder", "frozen", "LoRA", "difference", "rank frozen (possible)", "rank LoRA (possible)")
     level = f"{100 * (1 - shift.alpha):g}%"
-    notes = [f"Differences have {level} intervals that hold for all pairs of networks at once; * excludes 0."]
+    notes = [
+        f"A difference is shown where its {level} interval excludes 0; intervals hold for all pairs at once."
+    ]
     if shift.note:
         notes = [f"Differences were not tested: {shift.note.removeprefix('no interval: ')}."]
     if shift.kendall is not None:

@@ -113,7 +113,7 @@ def robustness_grid(table: RobustnessTable) -> Grid:
         *table.caveats,
         *(() if table.reason else _reasons(table)),
         *(
-            f"{pack.encoder}: intervals of an older version, which are too narrow; measure it again"
+            f"{pack.encoder}: intervals of an older version; measure it again"
             for pack in table.packs
             if pack.outdated
         ),

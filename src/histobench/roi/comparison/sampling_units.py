@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -150,6 +150,7 @@ class SamplingUnits:
     group_of: Ints | None  # [n], codes from 0 on
     classes: tuple[str, ...]
     n_columns: int  # classes, whether or not they occur
+    _freedom: dict[tuple[bool, int | None], float] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(cls, predictions: Predictions) -> SamplingUnits:
@@ -201,6 +202,11 @@ class SamplingUnits:
 
     def freedom(self, *, by_class: bool, label: int | None = None) -> float:
         """Degrees of freedom that the sizes of the units allow; `by_class` for means over classes."""
+        if (by_class, label) not in self._freedom:
+            self._freedom[by_class, label] = self._freedom_of(by_class, label)
+        return self._freedom[by_class, label]
+
+    def _freedom_of(self, by_class: bool, label: int | None) -> float:
         if self.group_of is None:
             return self.n_units - 1.0
         if label is not None:

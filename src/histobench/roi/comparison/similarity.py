@@ -342,7 +342,7 @@ def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
 
     try:
         tasks = by_task(load_runs(results))
-    except HistobenchError:
+    except (HistobenchError, OSError):
         return {}
     found: dict[str, dict[str, dict[str, bool]]] = {}
     ranked: Callable[[tuple[str, str, str, int]], bool] = lambda key: key[0] != LINEAR_PROBE  # noqa: E731

@@ -106,7 +106,7 @@ def prefer_splits(found: Evidence, splits: Sequence[Evidence]) -> Evidence:
     whole = (
         each for each in splits if each.dataset == found.dataset and found.values.keys() <= each.values.keys()
     )
-    return next(whole, found)
+    return next((replace(each, doubt=found.doubt) for each in whole), found)
 
 
 def evidence_of_splits(table: SplitTable) -> Evidence:
@@ -331,10 +331,9 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
     rows = []
     for entry in table.entries:
         pair = against.get(entry.name)
-        tail = ("", "") if pair is None else (
-            _value(pair.difference, digits),
-            shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
-        )  # fmt: skip
+        tail = ("", "")
+        if pair is not None:
+            tail = (_value(pair.difference, digits), shown_p(pair.p_adjusted))
         rows.append(
             (
                 entry.name,
@@ -346,7 +345,7 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
             )
         )
     setting = f" {table.setting}" if table.setting else ""
-    p = (f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
+    tested = f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs; below {table.alpha:g}: they differ"
     how = (
         f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
         "times the training images; ranks: mean, and the middle 95 %"
@@ -363,7 +362,7 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
             "p (Holm)",
         ),
         rows=tuple(rows),
-        notes=(f"Answer: {answer_over_splits(table)}", how, *p, *table.notes),
+        notes=(f"Answer: {answer_over_splits(table)}", how, *[tested] * bool(table.pairs), *table.notes),
     )
 
 

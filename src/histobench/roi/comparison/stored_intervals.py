@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
+from histobench.core.files import read_bytes, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
 from histobench.roi.comparison.episode_intervals import crossed_entries, resampled_with
 from histobench.roi.comparison.left_out_table import TargetTable
@@ -25,7 +25,7 @@ from histobench.roi.task_catalogue import CLASS
 from histobench.statistics.intervals import Interval
 
 #: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
-RULES = 4
+RULES = 6
 
 
 def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str, Any]:
@@ -58,6 +58,9 @@ def shown_intervals(run: StoredRun) -> dict[str, Any]:
     try:
         return interval_content(run)
     except HistobenchError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+            raise  # a fault of the disk that may pass is no property of the run
         none = no_interval(str(error))
         return {"metrics": {name: _entry(value, none) for name, value in run.metrics.items()}}
 
@@ -146,10 +149,7 @@ def predictions_digest(files: TaskFiles) -> str:
     digest = hashlib.sha256()
     for path in (files.detailed, files.per_episode):
         if path.exists():
-            try:
-                digest.update(read_bytes(path))
-            except OSError as error:
-                raise unreadable(path, error) from error
+            digest.update(read_bytes(path))
     if files.per_episode.exists() and files.episode_predictions.exists():
         digest.update(b"predictions of every episode")
     return digest.hexdigest()

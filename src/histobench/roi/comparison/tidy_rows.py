@@ -13,8 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain, derive, files_below, read_bytes
+from histobench.core.files import atomic_path, derive, files_below, read_bytes, regular
 from histobench.core.text import natural_order
 from histobench.core.version import __version__
 from histobench.roi.comparison.stored_intervals import shown_intervals, write_default_intervals
@@ -67,9 +69,9 @@ def write_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(
-        [{name: row.get(name) for name in columns} for row in rows], schema=_schema(columns)
-    )
+    schema = _schema(columns)
+    arrays = [_array([row.get(each.name) for row in rows], each.type) for each in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
     with atomic_path(path) as temporary:
         pq.write_table(table.replace_schema_metadata({SOURCES: sources} if sources else None), temporary)
 
@@ -80,7 +82,7 @@ def is_made_from(path: Path, sources: str) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        return (pq.read_schema(check_plain(path)).metadata or {}).get(SOURCES.encode()) == sources.encode()
+        return (pq.read_schema(regular(path)).metadata or {}).get(SOURCES.encode()) == sources.encode()
     except (pa.ArrowInvalid, OSError):
         return False
 
@@ -101,7 +103,7 @@ def is_whole(path: Path) -> bool:
 
     try:
         # The order of its columns tells it from the table of one folder.
-        return list(pq.read_schema(check_plain(path)).names[:3]) == list(WHOLE_COLUMNS)[:3]
+        return list(pq.read_schema(regular(path)).names[:3]) == list(WHOLE_COLUMNS)[:3]
     except (pa.ArrowInvalid, OSError):
         return False
 
@@ -112,7 +114,7 @@ def read_rows(path: str | Path, *, columns: Mapping[str, str] = COLUMNS) -> list
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(check_plain(Path(path)), schema=_schema(columns), partitioning=None)
+        table = pq.read_table(regular(path), schema=_schema(columns), partitioning=None)
         return list(table.to_pylist())
     except (pa.ArrowInvalid, OSError) as error:
         raise HistobenchError(
@@ -125,6 +127,19 @@ def _schema(columns: Mapping[str, str]) -> Any:
 
     kinds = {"text": pa.string(), "number": pa.float64(), "integer": pa.int64()}
     return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    """A column of a table. The conversion of pyarrow itself would import pandas, which is slow to load."""
+    import pyarrow as pa
+
+    present = np.packbits(np.array([value is not None for value in values], dtype=bool), bitorder="little")
+    if kind == pa.string():
+        texts = [(value or "").encode() for value in values]
+        data: list[Any] = [np.cumsum([0, *map(len, texts)], dtype=np.int32), b"".join(texts)]
+    else:
+        data = [np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())]
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(each) for each in (present, *data)])
 
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,12 @@ from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
 #: An image of an unseen bunch ranks this many standard deviations of its side down, or as the worst seen.
-_UNLIKE = 3.5
+_UNLIKE, _UNLIKE_PRECISION = 2.4, 3.2
+#: Where every pair was ranked right it still ranks this many images down, of the geometric mean of the sides:
+#: seven positive images without a mistake say little about the eighth.
+_UNSEEN_RANK = 1.0
 #: The correlation of unseen ranks within a unit.
-_RANKS_ALIKE = 0.1
+_RANKS_ALIKE = 0.12
 #: An area compares pairs: it may be known as well as a share of so many times as many images.
 PAIRS_WORTH = 4.0
 Floats = NDArray[np.float64]
@@ -49,16 +52,15 @@ class UnseenMoves:
         units = self.units
         name, label = parts_of(metric)
         facts = metric_of(name)
-        clustering, moved, pairs = np.ones(1), None, 1.0
+        moved, pairs = None, 1.0
         if facts.kind == "labels":
-            unseen, clustering = self._label_moves(name, label)
+            unseen = self._label_moves(name, label)
         elif facts.kind in ("auroc", "auprc"):
             every = list(range(units.n_columns)) if units.n_columns != 2 else [1]
             columns = every if label is None else [label]
             unseen = np.concatenate([self._area_moves(k, facts.kind) for k in columns]) / len(columns)
             if facts.kind == "auroc":
                 moved, pairs = after_moves(found, unseen), PAIRS_WORTH
-            clustering = self._clustering
         elif facts.kind == "loss":
             unseen = self._loss_moves(name)
         else:
@@ -68,34 +70,16 @@ class UnseenMoves:
         by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
         freedom = units.freedom(by_class=not by_size, label=label)
         size = max(among, 1) * pairs
-        return replace(found, unseen=unseen, size=size, freedom=freedom, clustering=clustering, moved=moved)
+        grouped = units.group_of is not None
+        return replace(found, unseen=unseen, size=size, freedom=freedom, grouped=grouped, moved=moved)
 
-    def _label_moves(self, name: str, label: int | None) -> tuple[Floats, Floats]:
-        """Moves [classes, m], and the share of the spread that is between units [m].
-
-        Where the metric is a share of all images, they are one class.
-        """
+    def _label_moves(self, name: str, label: int | None) -> Floats:
+        """Moves [classes, m]; where the metric is a share of all images, they are one class."""
         if label is None and metric_of(name).proportion == "share":
-            turned, alike = self._turned(slice(None))
-            return turned[None] / len(self._wrong), alike
+            return self._turned(slice(None))[None] / len(self._wrong)
         c, m = self.units.n_columns, len(self.runs)
-        confusions = self._confusions
-        changed = np.repeat(confusions[None], len(self._turned_by_class), axis=0)  # [classes, m, c, c]
-        for place, (k, (turned, _)) in enumerate(self._turned_by_class.items()):
-            others = (np.arange(c) != k) & (self.units.class_sizes > 0)
-            mistaken = confusions[:, k] * (np.arange(c) != k) + others / max(others.sum(), 1)
-            mistaken *= turned[:, None] / np.maximum(mistaken.sum(axis=1, keepdims=True), 1e-9)
-            changed[place, :, k] -= mistaken
-            changed[place, :, k, k] += turned
-        after = _label_values(name, label, changed.reshape(-1, c, c)).reshape(-1, m)
-        moves = np.nan_to_num(after - _label_values(name, label, confusions))
-        shares = np.stack([alike for _, alike in self._turned_by_class.values()])
-        weights = moves**2 / np.maximum((moves**2).sum(axis=0), 1e-300)
-        return moves, np.asarray((weights * shares).sum(axis=0))
-
-    @cached_property
-    def _clustering(self) -> Floats:
-        return self._label_moves("balanced_accuracy", None)[1]
+        after = _label_values(name, label, self._moved_confusions.reshape(-1, c, c)).reshape(-1, m)
+        return np.nan_to_num(after - _label_values(name, label, self._confusions))
 
     @cached_property
     def _wrong(self) -> NDArray[np.bool_]:
@@ -106,13 +90,31 @@ class UnseenMoves:
         return np.stack([confusion_of(run, self.units.n_columns) for run in self.runs]).astype(np.float64)
 
     @cached_property
-    def _turned_by_class(self) -> dict[int, tuple[Floats, Floats]]:
+    def _moved_confusions(self) -> Floats:
+        """The confusion matrices [classes, m, c, c] after a bunch of each class has turned."""
+        c, confusions = self.units.n_columns, self._confusions
+        changed = np.repeat(confusions[None], len(self._turned_by_class), axis=0)
+        for place, (k, turned) in enumerate(self._turned_by_class.items()):
+            others = (np.arange(c) != k) & (self.units.class_sizes > 0)
+            mistaken = confusions[:, k] * (np.arange(c) != k) + others / max(others.sum(), 1)
+            mistaken *= turned[:, None] / np.maximum(mistaken.sum(axis=1, keepdims=True), 1e-9)
+            changed[place, :, k] -= mistaken
+            changed[place, :, k, k] += turned
+        return changed
+
+    @cached_property
+    def _turned_by_class(self) -> dict[int, Floats]:
         present = np.flatnonzero(self.units.class_sizes).tolist()
         return {k: self._turned(np.flatnonzero(self.units.labels == k)) for k in present}
 
-    def _turned(self, rows: Ints | slice) -> tuple[Floats, Floats]:
-        grouped = self.units.group_of is not None
-        return _turned(self._wrong[rows], self.units.unit_of[rows], grouped=grouped)
+    def _turned(self, rows: Ints | slice) -> Floats:
+        """How many of these images turn right [m], or wrong."""
+        wrong, unit_of = self._wrong[rows], self.units.unit_of[rows]
+        if self.units.group_of is None:
+            errors = wrong.sum(axis=0, dtype=np.float64)
+            return turning(errors[None], np.array([float(len(wrong))]), size=np.ones(wrong.shape[1]))
+        by_unit = np.stack([np.bincount(unit_of, column.astype(np.float64)) for column in wrong.T], axis=1)
+        return turning(by_unit.astype(np.float64), np.bincount(unit_of).astype(np.float64))
 
     def _area_moves(self, k: int, kind: str) -> Floats:
         """Moves [2, m] of the area of one class."""
@@ -137,20 +139,6 @@ def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
     """How often each class (row) was taken for each (column)."""
     cells = predictions.labels * c + predictions.predicted
     return np.bincount(cells, minlength=c * c).reshape(c, c)
-
-
-def _turned(wrong: NDArray[np.bool_], unit_of: Ints, *, grouped: bool) -> tuple[Floats, Floats]:
-    """How many images [m] of those with `wrong` [n, m] turn right, or wrong; how far mistakes cluster."""
-    errors = wrong.sum(axis=0, dtype=np.float64)
-    if not grouped:
-        size = np.ones(wrong.shape[1])
-        return turning(errors[None], np.array([float(len(wrong))]), size=size), np.zeros(wrong.shape[1])
-    by_unit = np.stack([np.bincount(unit_of, column.astype(np.float64)) for column in wrong.T], axis=1)
-    sizes = np.bincount(unit_of).astype(np.float64)
-    turned = turning(by_unit.astype(np.float64), sizes)
-    spread = ((by_unit - sizes[:, None] * errors / len(wrong)) ** 2).sum(axis=0)
-    single = errors * (1 - errors / len(wrong))
-    return turned, np.clip(1 - (single + 1) / (spread + 1), 0.0, 1.0)
 
 
 def _label_values(name: str, label: int | None, confusions: Floats) -> Floats:
@@ -190,13 +178,13 @@ def area_moves(
         for m, score in enumerate(scores):
             column = score[:, p]
             positive, negative = column[sides[0]], column[sides[1]]
-            unlike = _UNLIKE * _rank_spread(positive, negative)
+            unlike = (_UNLIKE_PRECISION if precision else _UNLIKE) * _rank_spread(positive, negative)
             for place, (own, other) in enumerate(((positive, negative), (-negative, -positive))):
                 worst = own.min()
                 beaten = float((other > worst).mean() + (other == worst).mean() / 2)
-                rank = min(max(beaten, unlike, 0.15 / len(other) ** 0.5), 1.0)
+                rank = min(max(beaten, unlike, _UNSEEN_RANK / (len(own) * len(other)) ** 0.5), 1.0)
                 if precision and place == 1:
-                    rank *= np.log(1 + sizes[0]) * sizes[1] / sizes[0]
+                    rank *= 0.7 * np.log(1 + sizes[0]) * sizes[1] / sizes[0]
                 move = min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
                 moves[2 * p + place, m] = -move / UNSEEN_BUNCHES**0.5  # one bunch of each side
     return moves

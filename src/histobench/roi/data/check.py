@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import is_fraction
 from histobench.roi.data.image import NOTE, open_rgb
 from histobench.roi.data.image_ref import IMAGE_SUFFIXES, locate
+from histobench.roi.data.image_table import groups_of, labels_of
 from histobench.roi.data.masks import read_mask
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
@@ -123,22 +124,9 @@ def _one_site_each(
 
 #: The kinds of findings, in the order of a report.
 KINDS = (
-    "row",
-    "split",
-    "missing file",
-    "unreadable image",
-    "unusual image",
-    "label",
-    "empty class",
-    "class of one group",
-    "small test set",
-    "image in two splits",
-    "near-duplicate",
-    "group in two splits",
-    "double image",
-    "groups",
-    "sites",
-    "left out",
+    *("row", "split", "missing file", "unreadable image", "unusual image", "label", "empty class"),
+    *("class of one group", "small test set", "image in two splits", "near-duplicate"),
+    *("group in two splits", "double image", "groups", "sites", "left out"),
 )
 _MISSING = "the file does not exist"
 _BAD_IMAGE = ("missing file", "unreadable image")
@@ -206,15 +194,6 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class SkippedImage:
-    """An image that was left out, the split it was in, and why."""
-
-    image: RoiImage
-    split: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class _Content:
     """What a file holds: a digest of its pixels, its size and a thumbnail, or why it cannot be read."""
 
@@ -258,7 +237,7 @@ def check_dataset(
     bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
     found += [*bad, *_mask_findings(data, contents)]
     if on_bad_image == "skip":
-        data, _ = drop_bad(data, Findings(tuple(bad)))
+        data = drop_bad(data, Findings(tuple(bad)))
     found += structure_findings(data)
     found += _content_findings(data, contents)
     found += _near_findings(data, contents)
@@ -284,34 +263,46 @@ def _are_names(contents: Mapping[Path, _Content]) -> bool:
 
 def structure_findings(dataset: RoiDataset) -> list[Finding]:
     """What can be found without opening an image: `run` looks for it, too."""
-    found = [*_split_findings(dataset), *_label_findings(dataset), *_group_findings(dataset)]
-    found += [*_thin_findings(dataset), *_single_class_findings(dataset), *_patient_findings(dataset)]
-    found += _small_test_findings(dataset)
-    return found
+    parts = (_set_findings, _label_findings, _group_findings, _thin_findings, _patient_findings)
+    return [finding for part in parts for finding in part(dataset)]
 
 
-def _small_test_findings(dataset: RoiDataset) -> Iterable[Finding]:
-    """Classes with a single test image."""
-    if dataset.target is not None or len(dataset.classes) < 2:
+def _set_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    """Splits without images, a single class, classes with a single test image."""
+    name, classes = dataset.name, dataset.classes
+    if not any(dataset.splits.values()):
+        yield Finding("error", "split", name, "there are no images")
+    elif not dataset.splits.get("test"):
+        yield Finding("error", "split", name, "there are no test images")
+    elif not dataset.splits.get("train"):
+        message = f"there are no training images; only {' and '.join(UNTRAINED)} can run"
+        yield Finding("warning", "split", name, message)
+    if dataset.target is not None:
         return
-    counts = Counter(image.label for image in dataset.splits.get("test", ()))
+    if len(classes) == 1:
+        sited = any(image.sites for _, image in _all(dataset)[:1])  # robustness needs no second class
+        rest = "only Robustness can run" if sited else "two are needed"
+        message = f"all images are of one class ({classes[0]}); {rest}"
+        yield Finding("warning" if sited else "error", "empty class", name, message)
+        return
+    counts = Counter(labels_of(dataset.splits.get("test", ())).tolist())
     single = [_class_name(dataset, label) for label, count in sorted(counts.items()) if count == 1]
     if single:
         message = (
-            f"{len(single)} of {len(dataset.classes)} classes have a single test image "
+            f"{len(single)} of {len(classes)} classes have a single test image "
             f"({', '.join(single[:5])}{', ...' if len(single) > 5 else ''}), right or wrong as a whole; "
             "give a larger test share (`split` 0.5/0.5)"
         )
-        yield Finding("warning", "small test set", dataset.name, message)
+        yield Finding("warning", "small test set", name, message)
 
 
-def copies_in(dataset: RoiDataset, contents: Mapping[Path, bytes]) -> Iterator[str]:
-    """What a run says of files with equal content: under two labels, twice in test."""
-    seen: dict[bytes, list[tuple[str, RoiImage]]] = defaultdict(list)
-    for split, image in _all(dataset):
-        if image.path in contents:
-            seen[contents[image.path]].append((split, image))
-    same = [images for images in seen.values() if len(images) > 1]
+def copies_in(dataset: RoiDataset, copies: Sequence[Sequence[int]]) -> Iterator[str]:
+    """What a run says of files with equal content, by their numbers: under two labels, twice in test."""
+    wanted, found = {row for rows in copies for row in rows}, dict[int, tuple[str, RoiImage]]()
+    if copies:
+        every = ((split, image) for split in SPLITS for image in dataset.splits.get(split, ()))
+        found = {row: pair for row, pair in enumerate(every) if row in wanted}
+    same = [[found[row] for row in rows] for rows in copies]
     labels = [images for images in same if len({image.label for _, image in images}) > 1]
     if labels and dataset.target is None:
         names = " and ".join(image.name for _, image in labels[0][:2])
@@ -320,15 +311,6 @@ def copies_in(dataset: RoiDataset, contents: Mapping[Path, bytes]) -> Iterator[s
     extra = sum(sum(split == "test" for split, _ in images) - 1 for images in same if images[-1][0] == "test")
     if extra > 0:
         yield f"copies among the test images: {extra}, each counted once more; intervals are too narrow"
-
-
-def _single_class_findings(dataset: RoiDataset) -> Iterable[Finding]:
-    """A single class."""
-    if dataset.target is None and len(dataset.classes) == 1:
-        sited = any(image.sites for _, image in _all(dataset)[:1])  # robustness needs no second class
-        rest = "only Robustness can run" if sited else "two are needed"
-        message = f"all images are of one class ({dataset.classes[0]}); {rest}"
-        yield Finding("warning" if sited else "error", "empty class", dataset.name, message)
 
 
 #: What patients, cases and slides are called in names of files.
@@ -347,28 +329,37 @@ _PREFIX = re.compile(
 def _patient_findings(dataset: RoiDataset) -> Iterable[Finding]:
     """Patients that the names of files show, of images without groups."""
     images = _all(dataset)
-    if not images or any(image.group is not None for _, image in images):
+    if any(image.group is not None for _, image in images):
         return
-    for pattern, most in ((_PATIENT, len(images) - 1), (_PREFIX, len(images) // 3)):
-        seen: dict[str, set[str]] = defaultdict(set)
-        first = True  # whether every file name begins with it
-        for split, image in images:
-            match = pattern.search(f"{image.path.parent.name}/{image.path.name}")
-            if match is None:
-                break
-            seen[match[1]].add(split)
-            first &= image.path.name.startswith(match[1])
-        else:
-            if 1 < len(seen) <= most:
-                name = next(iter(seen))
-                both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
-                leak = f", {both} of them in test and in another split" if both else ""
-                message = (
-                    f"file names show {len(seen)} patients or slides (such as {name}){leak}, and no groups "
-                    f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(name)}'"
-                )
-                yield Finding("warning", "groups", dataset.name, message)
-                return
+    found = patients_in_names([f"{image.path.parent.name}/{image.path.name}" for _, image in images])
+    if not found:
+        return
+    seen: dict[str, set[str]] = defaultdict(set)
+    for patient, (split, _) in zip(found, images, strict=True):
+        seen[patient].add(split)
+    first = all(
+        image.path.name.startswith(patient) for patient, (_, image) in zip(found, images, strict=True)
+    )
+    both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
+    leak = f", {both} of them in test and in another split" if both else ""
+    message = (
+        f"file names show {len(seen)} patients or slides (such as {found[0]}){leak}, and no groups "
+        f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(found[0])}'"
+    )
+    yield Finding("warning", "groups", dataset.name, message)
+
+
+def patients_in_names(names: Sequence[str]) -> list[str]:
+    """The patient, case or slide in each name (folder/file); empty unless every name shows one.
+
+    >>> patients_in_names(["a/case1_1.png", "a/case1_2.png", "b/case2_3.png"])
+    ['case1', 'case1', 'case2']
+    """
+    for pattern, most in ((_PATIENT, len(names) - 1), (_PREFIX, len(names) // 3)):
+        found = [match[1] for match in map(pattern.search, names) if match is not None]
+        if len(found) == len(names) and 1 < len(set(found)) <= most:
+            return found
+    return []
 
 
 def _regex_of(name: str) -> str:
@@ -382,17 +373,14 @@ def _regex_of(name: str) -> str:
     return f"({re.sub(r'[0-9]+', lambda _: chr(92) + 'd+', name)})"
 
 
-def drop_bad(dataset: RoiDataset, findings: Findings) -> tuple[RoiDataset, tuple[SkippedImage, ...]]:
-    """The dataset without the images that are missing or unreadable, and the list of those."""
-    reasons = {finding.image: finding.message for finding in findings.bad_images}
-    skipped = tuple(
-        SkippedImage(image, split, reasons[image]) for split, image in _all(dataset) if image in reasons
-    )
+def drop_bad(dataset: RoiDataset, findings: Findings) -> RoiDataset:
+    """The dataset without the images that are missing or unreadable."""
+    bad = {finding.image for finding in findings.bad_images}
     splits = {
-        split: tuple(image for image in images if image not in reasons)
+        split: tuple(image for image in images if image not in bad)
         for split, images in dataset.splits.items()
     }
-    return RoiDataset(dataset.name, dataset.classes, splits), skipped
+    return replace(dataset, splits=splits)
 
 
 def _all(dataset: RoiDataset) -> list[tuple[str, RoiImage]]:
@@ -441,18 +429,6 @@ def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
     )
     known[digest] = content
     return content
-
-
-def _split_findings(dataset: RoiDataset) -> Iterable[Finding]:
-    name = dataset.name
-    if not any(dataset.splits.values()):
-        yield Finding("error", "split", name, "there are no images")
-    elif not dataset.splits.get("test"):
-        yield Finding("error", "split", name, "there are no test images")
-    elif not dataset.splits.get("train"):
-        yield Finding(
-            "warning", "split", name, f"there are no training images; only {' and '.join(UNTRAINED)} can run"
-        )
 
 
 def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], level: str) -> Iterable[Finding]:
@@ -540,7 +516,7 @@ def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
 
 def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
     images = dataset.splits.get("test", ()) if dataset.target is None else ()
-    found = single_group_classes([image.label for image in images], [image.group for image in images])
+    found = single_group_classes(labels_of(images).tolist(), groups_of(images))
     if found:
         listed = ", ".join(f"{_class_name(dataset, label)} ({group})" for label, group, _ in found)
         what = "class has" if len(found) == 1 else "classes have"

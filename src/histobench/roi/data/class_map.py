@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN
 from histobench.roi.data.tables import read_text
 
 #: How a line may pair a name with an id, the documented forms first.
@@ -29,7 +28,7 @@ def read_class_map(path: str | Path) -> tuple[str, ...]:
     A name may contain commas and colons: in `Name,ID` the last comma counts, in `ID:Name` the first colon.
     """
     path = Path(path)
-    lines = _content(read_text(path, what="class map", limit=HAND_WRITTEN))
+    lines = _content(read_text(path, what="class map"))
     form = _form_of(lines)
     named = _parse(path, lines, form) if form else [(line, i, name) for i, (line, name) in enumerate(lines)]
     first_line: dict[object, int] = {}

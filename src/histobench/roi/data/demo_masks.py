@@ -18,17 +18,17 @@ _COLORS = np.array([[243, 240, 244], [226, 168, 196], [150, 92, 160]], dtype=np.
 
 
 def draw_mask_tiles(
-    folder: Path, *, n_patients: int = 18, n_tiles: int = 3, size: int = 224, seed: int = 0
+    folder: Path, *, n_train: int = 12, n_test: int = 6, n_tiles: int = 3, size: int = 224, seed: int = 0
 ) -> Path:
-    """Write tiles, masks, `classes.json` and the table `glands.csv`; the last third is test.
+    """Write tiles, masks, `classes.json` and the table `glands.csv` of so many patients.
 
     Patients differ in their stain, glands in size and place; the outermost pixels are marked as ignored.
     """
     rows = []
-    for patient in range(n_patients):
+    for patient in range(n_train + n_test):
         rng = np.random.default_rng([seed, patient])
         stain = rng.uniform(0.8, 1.1, size=3)
-        split = "train" if patient < n_patients * 2 // 3 else "test"
+        split = "train" if patient < n_train else "test"
         for tile in range(n_tiles):
             pixels, mask = _tile(rng, size, stain)
             name = f"p{patient:02d}_{tile}.png"

@@ -13,15 +13,16 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, check_plain, open_plain
+from histobench.core.files import atomic_path
 from histobench.core.folders import cache_dir
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.split import SPLIT_WORDS
+from histobench.roi.registry.unpack import add_member, batches, suffix_of
 
 HUB = "hf:"
 #: Kinds of files that hold rows; of several kinds the first that a dataset has is read.
@@ -62,7 +63,6 @@ def hub_table(
 
 
 def _files(name: str) -> list[Path]:
-    """The files of rows: of a folder on this machine, or downloaded."""
     place = Path(name).expanduser()
     folder = place if place.is_dir() else _download(name)
     for suffix in ROW_FILES:
@@ -96,27 +96,6 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def _batches(path: Path) -> Iterator[Any]:
-    """The record batches of a parquet or Arrow file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    check_plain(path)
-    try:
-        if path.suffix == ".parquet":
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(batch_size=256)
-            return
-        with pa.memory_map(str(path)) as source:
-            try:
-                yield from pa.ipc.open_stream(source)
-            except pa.ArrowInvalid:
-                reader = pa.ipc.open_file(source)
-                yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
-    except (pa.ArrowException, OSError) as error:
-        raise HistobenchError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-
-
 def _write(
     name: str,
     files: Sequence[Path],
@@ -125,7 +104,7 @@ def _write(
     image_column: str | None,
     label_column: str | None,
 ) -> None:
-    schema = next(iter(_batches(files[0]))).schema
+    schema = next(iter(batches(files[0]))).schema
     image = _image_column(name, schema, image_column)
     label = _one_column(name, schema, label_column, "label", "label_column")
     names = _class_names(schema, label)
@@ -144,7 +123,7 @@ def _write(
     with atomic_path(images) as temporary, tarfile.open(temporary, "w") as archive:
         number = 0
         for path in files:
-            for batch in _batches(path):
+            for batch in batches(path):
                 missing = {image, label} - set(batch.schema.names)
                 if missing:
                     raise HistobenchError(f"{path} has no column {sorted(missing)[0]!r}, unlike {files[0]}")
@@ -166,20 +145,13 @@ def _add(archive: tarfile.TarFile, number: int, value: Any, where: str, beside: 
         file = beside / written
         if not file.is_file() or not file.resolve().is_relative_to(beside.resolve()):
             raise HistobenchError(f"{where}: the image {written} is not beside the table")
-        with open_plain(file) as handle:
+        with open(file, "rb") as handle:
             content = handle.read()
     if not isinstance(content, bytes) or not content:
         raise HistobenchError(f"{where}: no image (expected encoded bytes, found {type(content).__name__})")
-    member = f"{number:07d}{Path(written).suffix.lower() or _suffix(content)}"
-    entry = tarfile.TarInfo(member)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
+    member = f"{number:07d}{Path(written).suffix.lower() or suffix_of(content)}"
+    add_member(archive, member, content)
     return member
-
-
-def _suffix(content: bytes) -> str:
-    kinds = {b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"RIFF": ".webp", b"II*": ".tif", b"MM\0*": ".tif"}
-    return next((suffix for head, suffix in kinds.items() if content.startswith(head)), ".png")
 
 
 def _image_column(name: str, schema: Any, asked: str | None) -> str:

@@ -91,7 +91,6 @@ def picture_rgb(picture: Image.Image) -> Image.Image:
 
 
 def check_image_array(samples: NDArray[np.generic]) -> None:
-    """Raise unless an array can be an image."""
     if samples.dtype.name not in ("uint8", "uint16"):
         raise HistobenchError(
             f"{samples.dtype} samples have no agreed black and white; give uint8 from 0 to 255 or uint16"
@@ -229,11 +228,6 @@ def _white(samples: NDArray[np.generic], bits: int, declared: list[object]) -> t
         return _TWELVE_BITS, (
             f"a 16-bit TIFF without a sample above {_TWELVE_BITS} is read as 12-bit data; if it really is "
             "that dark, set its tag MaxSampleValue to 65535"
-        )
-    if not declared and 0 < highest < 2**14:
-        return full, (
-            f"a 16-bit TIFF without a sample above {2**14 - 1} is very dark; if its camera has 14 bits, "
-            "set its tag MaxSampleValue to 16383"
         )
     return full, ""
 

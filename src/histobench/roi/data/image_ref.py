@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import check_plain, open_plain, plain_descriptor
+from histobench.core.files import regular
+from histobench.roi.registry.unpack import h5py_module
 
 #: What a container file ends with, followed by a slash and the name of an image in it.
 CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
@@ -56,12 +57,11 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     original: ImageRef | None = None
 
     def stamp(self) -> Stamp:
-        """The stamp of the file as it is now."""
         stat = os.stat(self.file)
         return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
     def read(self) -> bytes:
-        with open(self.file, "rb", buffering=0, opener=plain_descriptor) as handle:
+        with open(regular(self.file), "rb", buffering=0) as handle:
             if self.name.lower().endswith(SLIDE_SUFFIXES):
                 raise OSError(errno.EFBIG, f"a whole slide, not a tile: {TILING}")
             if self.size < 0:
@@ -120,12 +120,6 @@ def locate(path: str | Path) -> ImageRef:
     return _in_container(container, member, text)
 
 
-def container_named(path: str) -> str:
-    """The container file that a path goes on inside of, by its name alone; "" for other files."""
-    inside = _INSIDE.search(path if os.sep == "/" else path.replace(os.sep, "/"))
-    return "" if inside is None else path[: inside.end() - 1]
-
-
 def _in_container(container: str, member: str, name: str) -> ImageRef:
     suffix = os.path.splitext(container)[1].lower()
     if suffix == ".tar":
@@ -154,7 +148,6 @@ def tar_members(archive: str) -> dict[str, tuple[int, int]]:
 
 
 def zip_members(archive: str) -> dict[str, zipfile.ZipInfo]:
-    """The regular files in a ZIP by name."""
     return _zip_members(archive, *_state(archive, "ZIP"))
 
 
@@ -169,7 +162,6 @@ class Rows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of one image."""
         return self.height * self.width * 3
 
 
@@ -180,7 +172,7 @@ def hdf5_rows(file: str, dataset: str) -> Rows:
 
 def _state(file: str, kind: str) -> tuple[int, int]:
     try:
-        found = os.stat(check_plain(file))
+        found = os.stat(file)
     except OSError as error:
         raise HistobenchError(f"cannot read the {kind} file {file}: {error.strerror}") from error
     return found.st_size, found.st_mtime_ns
@@ -217,7 +209,7 @@ def _zip_member(archive: str, name: str, entry: zipfile.ZipInfo) -> ImageRef:
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise HistobenchError(f"{name} is compressed in a way that is not read in place; unpack the archive")
     # The data begin after the local header, whose name and extra field may differ from the directory's.
-    with open_plain(archive) as handle:
+    with open(regular(archive), "rb") as handle:
         handle.seek(entry.header_offset)
         header = handle.read(_ZIP_LOCAL_HEADER.size)
     if len(header) < _ZIP_LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
@@ -235,7 +227,7 @@ def _npy_rows(file: str, size: int, changed: int) -> Rows:
     import numpy as np
 
     try:
-        with open_plain(file) as handle:
+        with open(regular(file), "rb") as handle:
             version = np.lib.format.read_magic(handle)
             read = (
                 np.lib.format.read_array_header_1_0
@@ -250,10 +242,7 @@ def _npy_rows(file: str, size: int, changed: int) -> Rows:
 
 @functools.lru_cache(maxsize=256)
 def _hdf5_rows(file: str, dataset: str, size: int, changed: int) -> Rows:
-    try:
-        import h5py
-    except ImportError:
-        raise HistobenchError(f"{file} needs h5py: pip install 'histobench[datasets]'") from None
+    h5py = h5py_module()
     try:
         with h5py.File(file, "r") as box:
             if dataset not in box:
@@ -293,7 +282,6 @@ def _rows(
 
 
 def digest(data: bytes) -> bytes:
-    """The content hash of an image's bytes (sha256)."""
     return hashlib.sha256(data).digest()
 
 

@@ -1,6 +1,6 @@
 """The one table that every reader fills: typed columns, a row of which is an image.
 
-Columns are packed, so that ten million images need about a gigabyte; a `RoiImage` is made when a row is
+Columns are packed, so that ten million images need less than a gigabyte; a `RoiImage` is made when a row is
 looked at. A split is a view of the table: the numbers of its rows.
 """
 
@@ -10,6 +10,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, overload
 
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from histobench.roi.data.sites import Place, Sites
 
 Rows = NDArray[np.int64]
+#: A table of at most so many rows keeps its images: they are looked at again and again.
+KEPT = 16_384
 
 
 class RoiImage(NamedTuple):
@@ -77,7 +80,6 @@ class Categories(Sequence[str | None]):
 
     @property
     def codes(self) -> NDArray[np.int32]:
-        """The number of the text of each row."""
         return np.frombuffer(self._codes, dtype=np.intc)
 
     def __len__(self) -> int:
@@ -155,7 +157,6 @@ class ImageColumns:
         return str(self.path(row)) if self.origin is None else self.origin(self.lines[row])
 
     def image(self, row: int) -> RoiImage:
-        """A row of the table."""
         written, path = self.written[row], self.path(row)
         place = None
         if 2 * row < len(self.coords) and (slide := self.slides[row]) is not None:
@@ -173,7 +174,6 @@ class ImageColumns:
         )
 
     def same_names(self) -> bool:
-        """Whether two different files share a file name."""
         count = len(self)
         names = np.fromiter((hash(file_name(text)) for text in self.written), np.int64, count)
         order = np.argsort(names, kind="stable")
@@ -217,8 +217,11 @@ class ImageTable(Sequence[RoiImage]):
         return self.columns.image(int(self.rows[index]))
 
     def __iter__(self) -> Iterator[RoiImage]:
-        for start in range(0, len(self.rows), 65_536):
-            yield from map(self.columns.image, self.rows[start : start + 65_536].tolist())
+        return iter(self._kept) if len(self) <= KEPT else map(self.columns.image, map(int, self.rows))
+
+    @cached_property
+    def _kept(self) -> list[RoiImage]:
+        return [self.columns.image(row) for row in self.rows.tolist()]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -230,20 +233,21 @@ class ImageTable(Sequence[RoiImage]):
     def __repr__(self) -> str:
         return f"<{len(self):,} images>"
 
+    def path(self, row: int) -> Path:
+        """The path of an image."""
+        return self.columns.path(int(self.rows[row]))
+
     def take(self, rows: Rows) -> ImageTable:
-        """Some of the images, by their places here."""
         return replace(self, rows=self.rows[rows])
 
 
 def labels_of(images: Sequence[RoiImage]) -> NDArray[np.int64]:
-    """The label of every image."""
     if isinstance(images, ImageTable):
         return images.columns.labels[images.rows].astype(np.int64)
     return np.array([image.label for image in images], dtype=np.int64)
 
 
 def groups_of(images: Sequence[RoiImage]) -> list[str | None]:
-    """The patient or slide of every image."""
     if isinstance(images, ImageTable):
         groups = images.columns.groups
         return [groups[row] for row in images.rows.tolist()]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.image_table import ImageColumns
@@ -44,7 +44,7 @@ def read_codes(said: str | None, source: Path) -> Codes:
         )
     else:
         try:
-            pairs = list(parse_json(read_plain_text(place, limit=HAND_WRITTEN)).items())
+            pairs = list(parse_json(read_plain_text(place)).items())
         except (ValueError, AttributeError) as error:
             raise HistobenchError(f"{place}: expected {{'0': 'background', ...}} ({error})") from error
         where = str(place)
@@ -74,13 +74,9 @@ def read_mask(path: Path, codes: Codes) -> NDArray[np.uint8]:
     known = table[np.clip(values, 0, len(table) - 1)]
     known[values < 0] = -1
     if (known < 0).any():
-        code = int(values[known < 0][0])
-        raise HistobenchError(f"{path}: the code {code} is not in `mask_classes` ({_listed(codes)})")
+        code, listed = int(values[known < 0][0]), ", ".join(f"{code}:{name}" for code, name in codes)
+        raise HistobenchError(f"{path}: the code {code} is not in `mask_classes` ({listed})")
     return known.astype(np.uint8)
-
-
-def _listed(codes: Codes) -> str:
-    return ", ".join(f"{code}:{name}" for code, name in codes)
 
 
 def _values(path: Path) -> NDArray[np.int64]:
@@ -109,7 +105,6 @@ def _values(path: Path) -> NDArray[np.int64]:
 
 
 def is_mask_folder(folder: Path) -> bool:
-    """Whether a folder has images and masks beside each other."""
     return (folder / "images").is_dir() and (folder / "masks").is_dir()
 
 

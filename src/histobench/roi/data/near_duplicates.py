@@ -8,7 +8,6 @@ structure (background, fat seen from afar) look alike without being copies, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,24 +44,28 @@ def near_duplicates(
         return
     pictures = np.stack(thumbs)
     hashes = _hashes(pictures)
-    numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
-    part_of = np.array([numbers[part] for part in parts])
+    part_of = np.unique(np.array(parts), return_inverse=True)[1]
     compared = _Thumbnails(pictures)
     telling = np.flatnonzero(compared.spread >= _LEAST_SPREAD)
     found: set[tuple[int, int]] = set()
     for band in range(_BANDS):
         order = telling[np.argsort(hashes[telling, band], kind="stable")]
-        sorted_hashes = hashes[order, band]
+        sorted_hashes, sorted_parts = hashes[order, band], part_of[order]
+        # In this order pairs are neighbors in memory, too.
+        coarse, rest = compared.coarse[order], compared.rest[order]
         hits: list[tuple[int, int]] = []
         places = np.arange(len(order))
         for back in range(1, _MOST + 1):
             places = places[places >= back]
             places = places[sorted_hashes[places - back] == sorted_hashes[places]]
-            others, images = order[places - back], order[places]
-            apart = part_of[others] != part_of[images]
-            hits += compared.alike(others[apart], images[apart])
             if not len(places):
                 break
+            apart = places[sorted_parts[places - back] != sorted_parts[places]]
+            for start in range(0, len(apart), _AT_ONCE):
+                at = apart[start : start + _AT_ONCE]
+                most = np.einsum("nc,nc->n", coarse[at - back], coarse[at]) + rest[at - back] * rest[at]
+                at = at[most >= _ALIKE - _ROUNDING]
+                hits += compared.alike(order[at - back], order[at])
         for other, image in sorted(hits, key=lambda pair: (pair[1], pair[0])):
             pair = (other, image)
             if pair not in found and contents[other] != contents[image]:
@@ -79,35 +82,29 @@ class _Thumbnails:
 
     def __init__(self, pictures: NDArray[np.uint8]) -> None:
         self._grey = pictures.reshape(len(pictures), -1)
-        self.spread = np.empty(len(pictures), np.float32)
-        self._coarse = np.empty((len(pictures), _CELLS**2), np.float32)
+        self._sum = np.empty(len(pictures))
+        self._length = np.empty(len(pictures))  # of the grey values about their mean
+        self.coarse = np.empty((len(pictures), _CELLS**2), np.float32)
         for start in range(0, len(pictures), _AT_ONCE):
-            unit, self.spread[start : start + _AT_ONCE] = self._unit(slice(start, start + _AT_ONCE))
+            some = slice(start, start + _AT_ONCE)
+            grey = self._grey[some].astype(np.float32)
+            self._sum[some] = grey.sum(axis=1)
+            grey -= grey.mean(axis=1, keepdims=True)
+            self._length[some] = np.sqrt(np.einsum("np,np->n", grey, grey))
             # The sum over a cell, per root of its size, is the length of the part that is the cell's mean.
-            sums = unit.reshape(-1, _CELLS, SIDE // _CELLS, _CELLS, SIDE // _CELLS).sum((2, 4))
-            self._coarse[start : start + _AT_ONCE] = sums.reshape(len(sums), -1) / (SIDE // _CELLS)
-        self._rest = np.sqrt(np.maximum(1 - np.einsum("nc,nc->n", self._coarse, self._coarse), 0))
+            cells = grey.reshape(-1, _CELLS, SIDE // _CELLS, _CELLS, SIDE // _CELLS).sum((2, 4))
+            length = np.maximum(self._length[some, None], 1e-6)
+            self.coarse[some] = cells.reshape(len(cells), -1) / length / (SIDE // _CELLS)
+        self.spread = self._length / SIDE
+        self.rest = np.sqrt(np.maximum(1 - np.einsum("nc,nc->n", self.coarse, self.coarse), 0))
 
     def alike(self, ones: NDArray[np.int64], others: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Those of the pairs whose pictures agree nearly everywhere."""
-        found: list[tuple[int, int]] = []
-        for start in range(0, len(ones), _AT_ONCE):
-            one, other = ones[start : start + _AT_ONCE], others[start : start + _AT_ONCE]
-            most = np.einsum("nc,nc->n", self._coarse[one], self._coarse[other])
-            most += self._rest[one] * self._rest[other]
-            worth = most >= _ALIKE - _ROUNDING
-            one, other = one[worth], other[worth]
-            alike = np.einsum("nc,nc->n", self._unit(one)[0], self._unit(other)[0]) >= _ALIKE
-            found += zip(one[alike].tolist(), other[alike].tolist(), strict=True)
-        return found
-
-    def _unit(self, which: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Grey values about their mean, scaled to length 1, and their spread before that."""
-        grey = self._grey[which].astype(np.float32)
-        spread = grey.std(axis=1)
-        grey -= grey.mean(axis=1, keepdims=True)
-        grey /= np.maximum(np.linalg.norm(grey, axis=1, keepdims=True), 1e-6)
-        return grey, spread
+        """Those of the pairs whose pictures agree nearly everywhere: a correlation, of exact sums."""
+        left, right = (self._grey[which].astype(np.int32) for which in (ones, others))
+        products = np.einsum("np,np->n", left, right)
+        covariance = products - self._sum[ones] * self._sum[others] / SIDE**2
+        alike = covariance >= _ALIKE * self._length[ones] * self._length[others]
+        return list(zip(ones[alike].tolist(), others[alike].tolist(), strict=True))
 
 
 def _hashes(thumbs: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN
 from histobench.core.plain_data import read_json, read_yaml
 from histobench.roi.data.tables import read_text
 
@@ -29,12 +28,10 @@ class Prompts:
     texts: tuple[tuple[tuple[str, ...], ...], ...]
 
     def of(self, label: int) -> tuple[str, ...]:
-        """All prompts of one class, template by template."""
         return tuple(text for row in self.texts[label] for text in row)
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether any class has more than one prompt."""
         return any(len(self.of(label)) > 1 for label in range(len(self.classes)))
 
     @property
@@ -55,7 +52,7 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     sets of `classnames` and `templates`, are read too.
     """
     path = Path(path)
-    text = read_text(path, what="prompt file", limit=HAND_WRITTEN)
+    text = read_text(path, what="prompt file")
     if path.suffix.lower() in (".yaml", ".yml"):
         return _from_mapping(path, _parse_yaml(path, text), tuple(classes))
     if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):

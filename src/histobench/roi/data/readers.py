@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import open_plain
+from histobench.core.files import regular
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.image_ref import IMAGE_SUFFIXES, SLIDE_SUFFIXES, TILING, tar_members
 from histobench.roi.data.image_table import ImageColumns
@@ -47,12 +47,12 @@ def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
     """
     root = Path(path)
     called = wanted.name or root.resolve().name
-    if _is_results(root):
+    if is_results(root):
         raise HistobenchError(f"{root} is a folder of results, not a dataset; keep data and results apart")
     warnings = [
         Problem(str(root / name), "a folder of results, left out")
         for name in _names_in(root)
-        if _is_results(root / name)
+        if is_results(root / name)
     ]
     if wanted.tree:
         found, names, tree = _asked_tree(root, wanted.tree, wanted.split is not None, warnings)
@@ -231,21 +231,15 @@ def _classes_below(
 
 
 def _names_in(folder: Path) -> list[str]:
-    try:
-        return sorted(entry for entry in os.listdir(folder) if not _is_noise(entry))
-    except FileNotFoundError:
-        raise HistobenchError(f"the folder {folder} does not exist") from None
-    except OSError as error:
-        raise HistobenchError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+    return sorted(entry for entry in os.listdir(folder) if not _is_noise(entry))
 
 
 def _folders(folder: Path) -> list[str]:
     paths = [folder / entry for entry in _names_in(folder)]
-    return [path.name for path in paths if path.is_dir() and not _is_results(path)]
+    return [path.name for path in paths if path.is_dir() and not is_results(path)]
 
 
-def _is_results(folder: Path) -> bool:
-    """Whether a run wrote its results into this folder."""
+def is_results(folder: Path) -> bool:
     return (folder / "datasets.json").is_file() or (folder / "work" / "runs").is_dir()
 
 
@@ -299,7 +293,6 @@ def scan_tar(source: str | Path, wanted: Wanted) -> Reading:
 
 
 def _add_samples(found: Collected, shard: Path, base: Path) -> None:
-    """Add the images of a shard."""
     members = tar_members(str(shard))
     by_key: dict[str, dict[str, str]] = defaultdict(dict)
     for member in members:
@@ -308,7 +301,7 @@ def _add_samples(found: Collected, shard: Path, base: Path) -> None:
         if match and not match[1].rpartition("/")[2].startswith("."):
             by_key[match[1]][f".{match[2].lower()}"] = member
     split = _split_of(shard)
-    with open_plain(shard) as handle:
+    with open(regular(shard), "rb") as handle:
 
         def text_of(member: str) -> str:
             offset, size = members[member]

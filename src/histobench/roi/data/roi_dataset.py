@@ -29,7 +29,6 @@ class RoiDataset:
 
     @property
     def has_groups(self) -> bool:
-        """Whether every image names the patient or slide it comes from."""
         return all(group is not None for images in self.splits.values() for group in groups_of(images))
 
 

@@ -97,6 +97,14 @@ def is_place(column: str) -> bool:
     return column not in (PAIR_COLUMN, GROUP_LABEL, SAMPLE, FOLDS)
 
 
+def coordinate(cell: str) -> float:
+    """The number of a cell, NaN where there is none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
 class Place(NamedTuple):
     """Where a tile is: coordinates on a slide; `slide` is empty where it is not known."""
 
@@ -114,7 +122,6 @@ class TilePlaces:
 
     @classmethod
     def of(cls, places: Sequence[Place | None]) -> TilePlaces | None:
-        """The places of tiles; None where no tile has one."""
         if all(place is None for place in places):
             return None
         known = [place or Place(np.nan, np.nan) for place in places]
@@ -122,11 +129,9 @@ class TilePlaces:
         return cls(coords, tuple(place.slide for place in known))
 
     def take(self, rows: NDArray[np.int64]) -> TilePlaces:
-        """The places of some tiles."""
         return TilePlaces(self.coords[rows], tuple(self.slides[row] for row in rows))
 
     def joined(self, other: TilePlaces) -> TilePlaces:
-        """The places of two sets, one after the other."""
         return TilePlaces(np.concatenate([self.coords, other.coords]), self.slides + other.slides)
 
     def numbered(self, patients: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

@@ -22,7 +22,7 @@ from histobench.roi.data.readers import scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.sites import PLACE_COLUMNS, site_table
 from histobench.roi.data.split import fractions_text, parse_fractions
-from histobench.roi.data.table_reader import ColumnNames, Wanted, read_table
+from histobench.roi.data.table_reader import Wanted, read_table
 from histobench.roi.data.tables import CsvSheet, FrameSheet
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import kind_of_folder, read_task_folder, target_of_folder
@@ -32,22 +32,12 @@ from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, MASK, a_target
 
 Fractions = tuple[float, float, float]
+_COLUMNS = ("image_column", "label_column", "group_column", "split_column")
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
 _LATER = (
-    "name",
-    "site_regex",
-    "site_columns",
-    "target_columns",
-    "mask_classes",
-    "image_column",
-    "label_column",
-    "split_column",
-    "root",
-    "tree",
-    "pool",
+    *("name", "site_regex", "site_columns", "target_columns", "mask_classes", "image_column"),
+    *("label_column", "split_column", "root", "tree", "pool"),
 )
-
-
 #: In the notes of results: files that were accepted with another checksum than published.
 ACCEPTED = "accepted_checksums"
 
@@ -113,36 +103,33 @@ class DatasetSource(Origin, TargetOptions):
             return Reading(FRAMES[self.source])
         source, name, classes_file = Path(self.source), self.name, self.classes_file
         there = os.path.exists(source)  # also of what no file can be called
-        named = ColumnNames(self.image_column, self.label_column, self.group_column, self.split_column)
-        if not there and is_hub_dataset(self.source):
-            source = hub_table(self.source, image_column=named.image, label_column=named.label)
-            name, there, named = name or hub_name(self.source), True, replace(named, image=None, label=None)
-        if not there and is_name(self.source):
+        is_on_hub = not there and is_hub_dataset(self.source)
+        if is_on_hub:
+            source = hub_table(self.source, image_column=self.image_column, label_column=self.label_column)
+            name = name or hub_name(self.source)
+        elif not there and is_name(self.source):
             public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
             classes_file = classes_file or str(public.classes_file)
-            there = True
-        if not there and not source.suffix:
+        elif not there and not source.suffix:
             raise HistobenchError(not_found(self.source))
         if source.is_dir() and kind_of_folder(source):
             return self._task_folder(source, name)
         wanted = self.wanted(name, classes_file)
+        if is_on_hub:
+            wanted = replace(wanted, image_column=None, label_column=None)
         target = self.asked_target(source)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
         if self.tree and (is_shards or not source.is_dir()):
             raise HistobenchError(f"{source} is not a folder of class folders; leave out `tree`")
         if not source.is_dir() and not is_shards:
-            root = _root(self.root)
-            sheet = CsvSheet.open(source)
-            return read_table(sheet, wanted, source.stem, columns=named, target=target, root=root)
+            return read_table(CsvSheet.open(source), wanted, source.stem, target)
         if target is not None and target.kind == MASK and is_mask_folder(source):
             return scan_masks(source, wanted, target)
         if target is not None:
             raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
-        given = {f"{each.name}_column": getattr(named, each.name) for each in fields(named)}
-        given |= {"site_columns": () if is_shards else self.site_columns, "root": self.root}
-        for option, value in given.items():
-            if value:
+        for option in (*_COLUMNS, "root", *(() if is_shards else ("site_columns",))):
+            if getattr(self, option):
                 advice = f"use `{option.split('_')[0]}_regex`, or " if option[:4] in ("grou", "site") else ""
                 raise HistobenchError(f"{source} has no columns (`{option}`); {advice}give a CSV")
         return scan_tar(source, wanted) if is_shards else scan_folder(source, wanted)
@@ -156,15 +143,15 @@ class DatasetSource(Origin, TargetOptions):
 
     def wanted(self, name: str | None, classes_file: str | None) -> Wanted:
         """What is asked of the files, whatever their kind."""
+        if self.root is not None and not Path(self.root).expanduser().is_dir():
+            raise HistobenchError(f"`root` {self.root} is not a folder")
+        same = ("group_regex", "site_regex", "site_columns", "seed", "tree", *_COLUMNS)
         return Wanted(
             classes=read_class_map(classes_file) if classes_file is not None else None,
             name=name,
             split=None if self.split is None else parse_fractions(self.split),
-            group_regex=self.group_regex,
-            site_regex=self.site_regex,
-            site_columns=self.site_columns,
-            seed=self.seed,
-            tree=self.tree,
+            root=None if self.root is None else Path(self.root).expanduser(),
+            **{option: getattr(self, option) for option in same},
         )
 
     def _task_folder(self, source: Path, name: str | None) -> Reading:
@@ -172,19 +159,10 @@ class DatasetSource(Origin, TargetOptions):
         target = target_of_folder(source)
         if self.target not in (CLASS, target):
             raise HistobenchError(f"{source}: the target of this folder is {target}, not {self.target}")
-        for option in (
-            *("split", "group_regex", "site_regex", "target_columns", "root"),
-            *("image_column", "label_column", "group_column", "split_column"),
-        ):
+        for option in ("split", "group_regex", "site_regex", "target_columns", "root", *_COLUMNS):
             if getattr(self, option):
                 raise HistobenchError(f"{source} is a task folder with its own table; leave out `{option}`")
         return read_task_folder(source, name, self.site_columns)
-
-
-def _root(folder: str | None) -> Path | None:
-    if folder is not None and not Path(folder).expanduser().is_dir():
-        raise HistobenchError(f"`root` {folder} is not a folder")
-    return None if folder is None else Path(folder).expanduser()
 
 
 #: DataFrames that this process has read, by the file that other processes read them from.
@@ -194,11 +172,8 @@ FRAMES: WeakValueDictionary[str, RoiDataset] = WeakValueDictionary()
 def read_frame(frame: Any, source: DatasetSource) -> Reading:
     """Read a DataFrame; `source` says how, and names the dataset."""
     sheet = FrameSheet.of(frame, source.image_column)
-    named = ColumnNames(source.image_column, source.label_column, source.group_column, source.split_column)
     target = source.asked_target(Path(source.root or ".") / "data")
-    root = _root(source.root)
-    wanted = source.wanted(source.name, source.classes_file)
-    return read_table(sheet, wanted, "data", columns=named, target=target, root=root)
+    return read_table(sheet, source.wanted(source.name, source.classes_file), "data", target)
 
 
 # The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
@@ -220,11 +195,6 @@ def load_dataset(
         site_columns=tuple(site_columns),
         **more,
     ).load()
-
-
-def scan_dataset(source: str | Path, *, classes_file: str | Path | None = None) -> Reading:
-    """A dataset that says itself how it is split, with what is wrong beside what could be read."""
-    return DatasetSource(str(source), None if classes_file is None else str(classes_file)).read()
 
 
 def write_csv(dataset: RoiDataset, target: str | Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from histobench.roi.data.sites import (
     PLACE_COLUMNS,
     Place,
     check_site_names,
+    coordinate,
     sites_in_path,
     wanted_columns,
 )
@@ -44,6 +45,12 @@ class Wanted:
     site_columns: Sequence[str] = ()
     seed: int = 0
     tree: str | None = None
+    #: Columns of a table that the caller names, and the folder that relative paths begin in.
+    image_column: str | None = None
+    label_column: str | None = None
+    group_column: str | None = None
+    split_column: str | None = None
+    root: Path | None = None
 
 
 @dataclass
@@ -185,16 +192,6 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class ColumnNames:
-    """The columns that the caller names: of images, labels, groups and splits."""
-
-    image: str | None = None
-    label: str | None = None
-    group: str | None = None
-    split: str | None = None
-
-
-@dataclass(frozen=True)
 class _Roles:
     """Which columns of a table, or of one split of a wide table, hold what."""
 
@@ -215,15 +212,7 @@ class _Roles:
         return (*(name or "" for name in one), *(name for _, name in self.sites), *self.target, *self.places)
 
 
-def read_table(
-    sheet: Sheet,
-    wanted: Wanted,
-    name: str,
-    *,
-    columns: ColumnNames,
-    target: TargetColumns | None = None,
-    root: Path | None = None,
-) -> Reading:
+def read_table(sheet: Sheet, wanted: Wanted, name: str, target: TargetColumns | None = None) -> Reading:
     """Read every row that can be read and collect what is wrong with the others.
 
     Paths are absolute, or relative to the table or to `root`. Without `classes` they come from the labels.
@@ -231,9 +220,10 @@ def read_table(
     columns are read instead of labels.
     """
     check_site_names(wanted.site_columns)
-    rows = ImageColumns(root or sheet.base, sheet.origin, width=target.width if target else 0)
-    found = Collected(rows, wanted, target)
-    roles = _roles(sheet, wanted, columns, target)
+    rows = ImageColumns(wanted.root or sheet.base, sheet.origin, width=target.width if target else 0)
+    kinds = wanted if target is None else replace(wanted, classes=(target.kind,))
+    found = Collected(rows, kinds, target)
+    roles = _roles(sheet, wanted, target)
     found.notes.append(_described(sheet, roles[0]))
     used = list(dict.fromkeys(name for role in roles for name in role.names if name))
     places = [[used.index(name) if name else -1 for name in role.names] for role in roles]
@@ -245,8 +235,6 @@ def read_table(
             _add_row(found, role, line, [cells[place] if place >= 0 else "" for place in where])
     if not len(rows) and not found.problems:
         raise HistobenchError(f"{sheet.called} lists no images")
-    if target is not None:
-        found.wanted = Wanted(**{**vars(wanted), "classes": (target.kind,)})
     return found.reading(name, column=roles[0].label or "label")
 
 
@@ -298,25 +286,18 @@ def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) ->
 
 def _place(cells: Sequence[str]) -> Place:
     x, y, slide = (*cells, "")[:3]
-    return Place(_coordinate(x), _coordinate(y), "" if slide in _EMPTY else slide)
+    return Place(coordinate(x), coordinate(y), "" if slide in _EMPTY else slide)
 
 
-def _coordinate(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
-
-
-def _roles(sheet: Sheet, wanted: Wanted, asked: ColumnNames, target: TargetColumns | None) -> list[_Roles]:
+def _roles(sheet: Sheet, wanted: Wanted, target: TargetColumns | None) -> list[_Roles]:
     """The columns of a table with columns for each split, or with a row for each image."""
     header = sheet.header
     words = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
-    if words and asked.image is None:
+    if words and wanted.image_column is None:
         if wanted.split is not None:
             raise HistobenchError(f"{sheet.called} says itself what is train and test; leave out `split`")
-        return [_role(sheet, wanted, asked, target, word) for word in words]
-    role = _role(sheet, wanted, asked, target, None)
+        return [_role(sheet, wanted, target, word) for word in words]
+    role = _role(sheet, wanted, target, None)
     if wanted.split is not None and role.split is not None:
         raise HistobenchError(f"{sheet.called} has a split column; leave out `split`, or remove the column")
     if wanted.split is None and role.split is None:
@@ -327,9 +308,7 @@ def _roles(sheet: Sheet, wanted: Wanted, asked: ColumnNames, target: TargetColum
     return [role]
 
 
-def _role(
-    sheet: Sheet, wanted: Wanted, asked: ColumnNames, target: TargetColumns | None, word: str | None
-) -> _Roles:
+def _role(sheet: Sheet, wanted: Wanted, target: TargetColumns | None, word: str | None) -> _Roles:
     start = f"{word}_" if word else ""
     header = sheet.header
     usual = {**COLUMNS, "image": ("path",)} if word else COLUMNS
@@ -338,7 +317,7 @@ def _role(
 
     def column(kind: str, *, needed: bool) -> str | None:
         nonlocal missing
-        own = getattr(asked, kind)
+        own = getattr(wanted, f"{kind}_column")
         names = (own.lower(),) if own else usual[kind]
         found = next((f"{start}{name}" for name in names if f"{start}{name}" in header), None)
         if found is None and (own or needed):
@@ -352,7 +331,7 @@ def _role(
             raise _missing(sheet, f"{start}{name.lower()}", "", "")
     there = [name.removeprefix(start) for name in header if name.startswith(start)]
     places = PLACE_COLUMNS if {"x", "y"} <= set(there) else ()
-    taken = [getattr(asked, kind) for kind in ("image", "label", "split", "group")]
+    taken = [wanted.image_column, wanted.label_column, wanted.split_column, wanted.group_column]
     sites = [name for name in wanted_columns(there, wanted.site_columns) if name not in taken]
     image = column("image", needed=True)
     assert image is not None
@@ -375,7 +354,7 @@ def _missing(sheet: Sheet, column: str, option: str, kind: str) -> HistobenchErr
     shown = ", ".join(name for name in sheet.header[:12] if name)
     shown += f", ... ({len(sheet.header)} in all)" if len(sheet.header) > 12 else ""
     has = f"it has: {shown}" if shown else "it has no columns"
-    near = did_you_mean(column, sheet.header)
+    near = did_you_mean(column, sheet.header) if len(sheet.header) > 1 else ""
     near = f"; {near}" if near.startswith("did you mean") else ""
     others = ", ".join(COLUMNS[kind][1:]) if option and not column.startswith(SPLITS) else ""
     nor = f" (nor {others})" if others else ""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import LISTED, read_plain
+from histobench.core.files import regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,21 +54,25 @@ class CsvSheet(Sheet):
 
     path: Path
     separator: str
+    encoding: str
 
     @classmethod
     def open(cls, path: Path) -> CsvSheet:
         """The table of a file that is there and has a header."""
-        text = read_text(path, what="dataset CSV")
-        first = next(line for line in io.StringIO(text, newline="") if line.strip())
+        encoding = _encoding(path, "dataset CSV")
+        with path.open(encoding=encoding, errors="replace", newline="") as lines:
+            first = next((line for line in lines if line.strip()), None)
+        if first is None:
+            raise HistobenchError(f"dataset CSV {path} is empty")
         bare = re.sub(r'"[^"]*"', "", first)
         separator = max(_SEPARATORS, key=bare.count)
-        sheet = cls(str(path), (), path.parent, path, separator)
+        sheet = cls(str(path), (), path.parent, path, separator, encoding)
         start, cells = next(sheet._lines(), (1, []))
         header = [cell.lower() for cell in cells]
         double = next((name for name in header if name and header.count(name) > 1), None)
         if double is not None:
             raise HistobenchError(f"{path}:{start}: the column {double!r} is there twice")
-        return cls(str(path), tuple(header), path.parent, path, separator)
+        return replace(sheet, header=tuple(header))
 
     def origin(self, line: int) -> str:
         return f"{self.path}:{line}"
@@ -87,18 +90,18 @@ class CsvSheet(Sheet):
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """The rows that are not blank, each with the line that it begins on."""
-        text = read_text(self.path, what="dataset CSV")
-        # strict: a quote that is never closed must not swallow the rest of the file.
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.separator, strict=True)
         line = 1
-        try:
-            for cells in reader:
-                start, line = line, reader.line_num + 1
-                cells = [cell.strip() for cell in cells]
-                if any(cells):
-                    yield start, cells
-        except csv.Error as error:
-            raise HistobenchError(f"{self.path}:{line}: not a valid CSV row: {error}") from None
+        with self.path.open(encoding=self.encoding, errors="replace", newline="") as lines:
+            # strict: a quote that is never closed must not swallow the rest of the file.
+            reader = csv.reader(lines, delimiter=self.separator, strict=True)
+            try:
+                for cells in reader:
+                    start, line = line, reader.line_num + 1
+                    cells = [cell.strip() for cell in cells]
+                    if any(cells):
+                        yield start, cells
+            except csv.Error as error:
+                raise HistobenchError(f"{self.path}:{line}: not a valid CSV row: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -185,31 +188,47 @@ def _shown(value: Any) -> str:
 # Text files that people write by hand or export from a spreadsheet.
 
 
-def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
+def read_text(path: str | Path, *, what: str) -> str:
     """The content of a text file without its byte-order mark: UTF-8, UTF-16 with a mark, or Windows-1252.
 
     `what` names the file in errors: one that is missing, empty or not text.
     """
-    path = Path(path)
-    try:
-        data = read_plain(path, limit=limit)
-    except FileNotFoundError:
-        raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
-    except OSError as error:
-        raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
-    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        text = data.decode("utf-16", "replace")
-    elif b"\0" in data:
-        line = 1 + data.count(b"\n", 0, data.index(b"\0"))
-        raise HistobenchError(f"{path}:{line}: the {what} holds a NUL byte; is it really a text file?")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("cp1252", "replace")
+    encoding = _encoding(Path(path), what)
+    with open(path, encoding=encoding, errors="replace", newline="") as handle:
+        text = handle.read()
     if not text.strip():
         raise HistobenchError(f"{what} {path} is empty")
     return text
+
+
+def _encoding(path: Path, what: str) -> str:
+    """How a text file is encoded; it is read piece by piece, for tables may be larger than the memory."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    found, line, is_empty = "utf-8-sig", 1, True
+    try:
+        with regular(path).open("rb") as handle:
+            while chunk := handle.read(1 << 20):
+                if handle.tell() == len(chunk) and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                    return "utf-16"
+                if b"\0" in chunk:
+                    line += chunk.count(b"\n", 0, chunk.index(b"\0"))
+                    raise HistobenchError(
+                        f"{path}:{line}: the {what} holds a NUL byte; is it really a text file?"
+                    )
+                line += chunk.count(b"\n")
+                is_empty = is_empty and not chunk.removeprefix(codecs.BOM_UTF8).strip()
+                try:
+                    decoder.decode(chunk)
+                except UnicodeDecodeError:
+                    found = "cp1252"
+            decoder.decode(b"", final=True)
+    except FileNotFoundError:
+        raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
+    except UnicodeDecodeError:
+        found = "cp1252"
+    if is_empty:
+        raise HistobenchError(f"{what} {path} is empty")
+    return found
 
 
 def _nearest_file(path: Path) -> str:

@@ -70,7 +70,8 @@ class TargetColumns:
                 raise HistobenchError(f"{name} {cell!r} is not {zero} or 1 (`target` {self.kind})")
             return _YES_OR_NO[cell.strip().lower()]
         if not math.isfinite(number):
-            raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
+            point = "; write decimals with a point" if "," in cell else ""
+            raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind}){point}")
         if self.kind == ORDINAL and not number.is_integer():
             raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
         if self.kind == SURVIVAL and number < 0:
@@ -111,9 +112,7 @@ class Target:
         return self.columns.names
 
     def take(self, rows: NDArray[np.int64]) -> Target:
-        """The target of some images."""
         return Target(self.columns, self.values[rows])
 
     def joined(self, other: Target) -> Target:
-        """The targets of two sets, one after the other."""
         return Target(self.columns, np.concatenate([self.values, other.values]))

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import check_plain
 from histobench.core.plain_data import parse_json, read_yaml
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset, RoiImage
 from histobench.roi.data.sites import FOLDS, SAMPLE, as_sites, wanted_columns
 from histobench.roi.data.tables import read_text
 from histobench.roi.data.targets import TargetColumns
+from histobench.roi.registry.unpack import h5py_module
 from histobench.roi.task_catalogue import CLASS, SURVIVAL
 
 PATHO_BENCH, HEST, PLISM = "patho-bench", "hest", "plism"
@@ -141,10 +141,13 @@ def _table(path: Path, separator: str) -> tuple[list[str], list[tuple[int, dict[
     reader = csv.reader(io.StringIO(read_text(path, what="table"), newline=""), delimiter=separator)
     header = next(reader)
     rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-    short = next((line for line, cells in rows if len(cells) != len(header)), None)
-    if short is not None or len(header) < 2:
-        where = f"{path}:{short}" if short is not None else str(path)
-        raise HistobenchError(f"{where}: expected {len(header)} cells, separated by {separator!r}")
+    called = "tabs" if separator == "\t" else "commas"
+    if len(header) < 2:
+        raise HistobenchError(f"{path} has one column ({header[0][:60]}); separate the columns by {called}")
+    for line, cells in rows:
+        if len(cells) != len(header):
+            wrong = f"{len(cells)} cells separated by {called}, not {len(header)} as in the header"
+            raise HistobenchError(f"{path}:{line}: {wrong}")
     return header, [(line, dict(zip(header, cells, strict=True))) for line, cells in rows]
 
 
@@ -230,13 +233,11 @@ def _hest_folds(folder: Path) -> dict[str, tuple[Path, Path, str, list[str]]]:
 
 
 def _barcodes(path: Path) -> list[str]:
-    import h5py
-
     with _open(path) as box:
         key = next((name for name in ("barcode", "barcodes") if name in box), None)
         if key is None:
             raise HistobenchError(f"{path} has no `barcode`; expected `img`, `coords`, `barcode` of HEST")
-        return as_barcodes(box[key][()] if isinstance(box[key], h5py.Dataset) else [])
+        return as_barcodes(box[key][()])
 
 
 def as_barcodes(values: Any) -> list[str]:
@@ -257,7 +258,7 @@ def _expression(path: Path, barcodes: Sequence[str], genes: Sequence[str]) -> ND
         for what, wanted, known in (("spot", barcodes, rows), ("gene", genes, columns)):
             missing = [text for text in wanted if text not in known]
             if missing:
-                raise HistobenchError(f"{path} has no {what} {missing[0]!r} ({len(missing)} are missing)")
+                raise HistobenchError(f"{path} has no {what} {missing[0]!r} (missing: {len(missing)})")
         values = h5ad_matrix(box["X"], [columns[gene] for gene in genes])
     counts = values[[rows[barcode] for barcode in barcodes]].astype(np.float64)
     if not (counts >= 0).all():
@@ -266,12 +267,9 @@ def _expression(path: Path, barcodes: Sequence[str], genes: Sequence[str]) -> ND
 
 
 def _open(path: Path) -> Any:
+    h5py = h5py_module()
     try:
-        import h5py
-    except ModuleNotFoundError:
-        raise HistobenchError(f"{path.name} needs h5py; run: pip install 'histobench[features]'") from None
-    try:
-        return h5py.File(check_plain(path), "r")
+        return h5py.File(path, "r")
     except FileNotFoundError:
         raise HistobenchError(f"{path} does not exist; the split tables name it") from None
     except OSError as error:
@@ -290,9 +288,7 @@ def h5ad_texts(column: Any) -> Any:
 
 def h5ad_matrix(entry: Any, columns: Sequence[int] | None = None) -> Any:
     """A matrix of AnnData, dense or sparse, as an array; of a few columns where these are given."""
-    import h5py
-
-    if not isinstance(entry, h5py.Group):
+    if not hasattr(entry, "keys"):
         return entry[:] if columns is None else entry[:][:, list(columns)]
     from scipy.sparse import csc_matrix, csr_matrix
 

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly, read_checkpoint
-from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
+from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, StandIn, fill_with_seed
 from histobench.roi.encoders.encoder_spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.own_encoder import state_sha256, text_sha256, version_of
@@ -36,9 +36,8 @@ from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import (
     HUB_FILES,
     check_packages,
-    find_local,
+    find_checkpoint,
     find_weights,
-    resolve_weights,
 )
 from histobench.roi.encoders.weights_download import fetch_from_hub, is_offline
 
@@ -76,6 +75,15 @@ def create_any_model(
         model.load(network, read_checkpoint(checkpoint), f"{spec.name}: {checkpoint}")
         identity = f"sha256:{checkpoint_sha256(checkpoint)}"
     encoder = UncheckedEncoder(network, model.run, spec.transform, spec.dim)
+    return _frozen(encoder, name, spec, identity)
+
+
+def model_stand_in(name: str, spec: EncoderSpec, weights: str | None) -> BasePatchEncoder:
+    """Return what `create_any_model` would return, without a network."""
+    return _frozen(StandIn(spec), name, spec, f"sha256:{checkpoint_sha256(find_checkpoint(spec, weights))}")
+
+
+def _frozen(encoder: BasePatchEncoder, name: str, spec: EncoderSpec, weights: str) -> BasePatchEncoder:
     encoder.name = name
     encoder.identity = {
         "encoder": spec.name,
@@ -84,28 +92,11 @@ def create_any_model(
         "kwargs": dict(spec.kwargs),
         "pooling": spec.pooling,
         "dim": spec.dim,
-        "weights": identity,
+        "weights": weights,
         "unchecked": True,
     }
     warn_unchecked(name, spec.transform, f"{spec.pooling}, {spec.dim} numbers")
     return encoder.eval().requires_grad_(False)
-
-
-def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
-    """The checkpoint: the user's own, the one in the model's folder, or the published one."""
-    local = find_local(spec, weights)
-    if local is not None:
-        return local
-    if spec.source.kind == "project":  # a folder on this machine
-        path = Path(spec.source.file)
-        if not path.is_file():
-            raise HistobenchError(
-                f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)"
-            )
-        return path
-    if not (spec.source.repo or spec.source.url):
-        raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
-    return resolve_weights(spec)
 
 
 class UncheckedEncoder(BasePatchEncoder):
@@ -127,23 +118,17 @@ class UncheckedEncoder(BasePatchEncoder):
 
 def warn_unchecked(name: str, transform: Any, output: str) -> None:
     """Say once what is done with a model that no one checked."""
-    text = f"{name}: {UNCHECKED}. Transform: {_told(transform)}. Output: {output}."
+    words = "your own"
+    if isinstance(transform, TransformSpec):
+        side = "both sides" if transform.squash else "short side"
+        crop = "" if transform.squash and transform.crop == transform.resize else transform.crop
+        mean, std = (", ".join(f"{value:.4g}" for value in part) for part in (transform.mean, transform.std))
+        words = f"{side} to {transform.resize} ({transform.interpolation})"
+        words += f"{f', center crop {crop}' if crop else ''}, mean {mean}, std {std}"
+    text = f"{name}: {UNCHECKED}. Transform: {words}. Output: {output}."
     if text not in _said:
         _said.add(text)
         log.warning("%s", text)
-
-
-def _told(transform: Any) -> str:
-    if not isinstance(transform, TransformSpec):
-        return "your own"
-    side = "both sides" if transform.squash else "short side"
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (transform.mean, transform.std))
-    crop = (
-        f", center crop {transform.crop}"
-        if transform.crop != transform.resize or not transform.squash
-        else ""
-    )
-    return f"{side} to {transform.resize} ({transform.interpolation}){crop}, mean {mean}, std {std}"
 
 
 @lru_cache(maxsize=64)
@@ -189,9 +174,8 @@ def _timm(
             f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a "
             "square RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
         )
-    transform = _timm_transform(name, data)
     pooling = pooling or "pooled"
-    run = _timm_pooled if pooling == "pooled" else partial(_timm_tokens, pooling=pooling)
+    run = _pooled_by_network if pooling == "pooled" else partial(_timm_tokens, pooling=pooling)
     classifiers = stated.get("classifier") or ()
     heads = tuple(
         f"{head}.*" for head in ([classifiers] if isinstance(classifiers, str) else classifiers) if head
@@ -202,13 +186,16 @@ def _timm(
         source = (
             WeightsSource(repo=hub, file=file, ignore=heads) if hub else WeightsSource(kind="url", url=url)
         )
-    spec = _spec(name, "timm", arch, transform, pooling, source, license=str(stated.get("license") or ""))
-    spec = replace(
-        spec,
-        dim=_dim(name, network, run, transform.crop, pooling),
+    spec = _spec(
+        name,
+        "timm",
+        arch,
+        source,
+        transform=_timm_transform(name, data),
+        pooling=pooling,
+        license=str(stated.get("license") or "not stated"),
         kwargs=arguments,
         sizes="fixed" if stated.get("fixed_input_size") else "any",
-        cost=_size_of(network),
     )
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
@@ -218,7 +205,7 @@ def _timm(
             state = dict(convert(dict(state), network))
         load_strictly(network, state, where=where, ignore=heads)
 
-    return AnyModel(spec, build, run, load)
+    return AnyModel(_measured(spec, network, run), build, run, load)
 
 
 def _timm_transform(name: str, data: Mapping[str, Any]) -> TransformSpec:
@@ -233,7 +220,7 @@ def _timm_transform(name: str, data: Mapping[str, Any]) -> TransformSpec:
     )
 
 
-def _timm_pooled(network: Any, images: Tensor) -> Tensor:
+def _pooled_by_network(network: Any, images: Tensor) -> Tensor:
     return network(images)
 
 
@@ -243,9 +230,7 @@ def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
 
 def _pooled(tokens: Tensor, pooling: str, prefix: int) -> Tensor:
     if tokens.ndim != 3 or ("cls" in pooling and not prefix):
-        lacking = (
-            "class token" if "cls" in pooling else f"tokens (its output has shape {tuple(tokens.shape)})"
-        )
+        lacking = "class token" if "cls" in pooling else f"tokens (its output: {tuple(tokens.shape)})"
         raise HistobenchError(f"this network has no {lacking}: leave out @{pooling}")
     return pool_tokens(tokens, pooling, prefix=prefix)
 
@@ -257,8 +242,8 @@ def _hugging_face(name: str, place: str, revision: str, pooling: str) -> AnyMode
     folder = Path(place).expanduser()
     if folder.is_dir():
         read: Callable[[str], dict[str, Any] | None] = partial(_local_config, folder)
-        found = next((folder / file for file in HUB_FILES if (folder / file).is_file()), None)
-        source = WeightsSource(kind="project", file=str(found or folder / HUB_FILES[0]))
+        found = next((file for file in HUB_FILES if (folder / file).is_file()), HUB_FILES[0])
+        source = WeightsSource(kind="project", file=str(folder / found))
         page = str(folder)
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", place) and not place.startswith("."):
         source = WeightsSource(repo=place, revision=revision, file=HUB_FILES[0])
@@ -295,9 +280,8 @@ def _local_config(folder: Path, file: str) -> dict[str, Any] | None:
 
 
 def _hub_config(name: str, source: WeightsSource, file: str) -> dict[str, Any] | None:
-    stub = _spec(name, "timm", "", PLAIN, "pooled", source)
     try:
-        return _json(fetch_from_hub(stub, file))
+        return _json(fetch_from_hub(_spec(name, "timm", "", source), file))
     except HistobenchError as error:
         if is_offline() or "has no" not in str(error):
             raise
@@ -325,7 +309,7 @@ def _hub_file(name: str, source: WeightsSource, clip: bool) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
+        content = parse_json(read_plain_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise HistobenchError(f"{path} is not valid JSON") from error
     if not isinstance(content, dict):
@@ -343,8 +327,7 @@ def _transformers(
     kind = str(config["model_type"])
     if processor is None:
         raise HistobenchError(f"{name} has no preprocessor_config.json, so its transform is not known")
-    transform = _processor_transform(name, processor)
-    spec = _spec(name, "transformers", kind, transform, pooling, source)
+    spec = _spec(name, "transformers", kind, source, transform=_processor_transform(name, processor))
     check_packages(spec)
     import transformers
 
@@ -368,13 +351,8 @@ def _transformers(
     if not pooling:
         pooling = "pooled" if _has_pooled(network) else "mean"
     run = partial(_transformers_output, pooling=pooling)
-    spec = replace(
-        spec,
-        pooling=pooling,
-        dim=_dim(name, network, run, transform.crop, pooling),
-        cost=_size_of(network),
-        kwargs={"model_type": kind, "config": hashlib.sha256(stated.encode()).hexdigest()},
-    )
+    kwargs = {"model_type": kind, "config": hashlib.sha256(stated.encode()).hexdigest()}
+    spec = _measured(replace(spec, pooling=pooling, kwargs=kwargs), network, run)
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
         # The library knows under which names its models were saved in the past.
@@ -418,10 +396,7 @@ def _has_pooled(network: Any) -> bool:
 
 def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tensor:
     if pooling == "pooled":
-        if hasattr(network, "get_image_features"):
-            output = network.get_image_features(pixel_values=images)
-        else:
-            output = network(pixel_values=images)
+        output = getattr(network, "get_image_features", network)(pixel_values=images)
         vector = output if isinstance(output, Tensor) else output.pooler_output
         if vector is None:
             raise HistobenchError("this network has no pooled output: give @cls or @mean")
@@ -476,25 +451,17 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
         std=_three(preprocess.get("std") or std),
         squash=preprocess.get("resize_mode") == "squash",
     )
-    spec = _spec(name, "open_clip", "visual", transform, "pooled", source)
-    check_packages(spec)
-    from open_clip import CLIP
-
     vision = {**model["vision_cfg"], "timm_model_pretrained": False}
     quick = bool(model.get("quick_gelu", False))
+    kwargs = {**vision, "quick_gelu": quick}
+    spec = _spec(name, "open_clip", "visual", source, transform=transform, kwargs=kwargs)
+    check_packages(spec)
+    from open_clip import CLIP
 
     def build() -> nn.Module:
         # The text tower is not needed; a small one takes its place.
         text = {"context_length": 4, "vocab_size": 4, "width": 8, "heads": 1, "layers": 1}
         return CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
-
-    network = _skeleton(build)
-    spec = replace(
-        spec,
-        dim=_dim(name, network, _timm_pooled, int(size), "pooled"),
-        kwargs={**vision, "quick_gelu": quick},
-        cost=_size_of(network),
-    )
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
         visual = {
@@ -502,35 +469,26 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
         }
         load_strictly(network, visual or state, where=where)
 
-    return AnyModel(spec, build, _timm_pooled, load)
+    spec = _measured(spec, _skeleton(build), _pooled_by_network)
+    return AnyModel(spec, build, _pooled_by_network, load)
 
 
 # What all of them share
 
 
-def _spec(
-    name: str,
-    family: str,
-    arch: str,
-    transform: TransformSpec,
-    pooling: str,
-    source: WeightsSource,
-    license: str = "",
-) -> EncoderSpec:
+def _spec(name: str, family: str, arch: str, source: WeightsSource, **more: Any) -> EncoderSpec:
+    unknown = {"dim": 1, "pooling": "pooled", "transform": PLAIN, "license": "not stated"}
     return EncoderSpec(
         name=name,
         title=arch or name,
         family=family,
         arch=arch,
-        dim=1,
-        pooling=pooling,
-        transform=transform,
         source=source,
-        license=license or "not stated",
         citation="",
         reference="",
         pathology=False,
         unconfirmed=UNCHECKED,
+        **{**unknown, **more},
     )
 
 
@@ -544,27 +502,25 @@ def _skeleton(build: Callable[[], nn.Module]) -> Any:
             return build().eval()
 
 
-def _dim(name: str, network: Any, run: Callable[[Any, Tensor], Tensor], side: int, pooling: str) -> int:
-    """The length of the features, found by a forward pass without numbers where that works."""
-    device = next(network.parameters()).device
+def _measured(spec: EncoderSpec, network: Any, run: Callable[[Any, Tensor], Tensor]) -> EncoderSpec:
+    """Add the number of parameters, and the length of the features by a forward pass without numbers."""
+    device, side = next(network.parameters()).device, spec.transform.crop
     try:
         with torch.inference_mode():
-            features = run(network, torch.zeros(1, 3, side, side, device=device))
+            shape = tuple(run(network, torch.zeros(1, 3, side, side, device=device)).shape)
     except HistobenchError as error:
-        raise HistobenchError(f"{name}: {error}") from None
+        raise HistobenchError(f"{spec.name}: {error}") from None
     except Exception as error:  # a foreign network may fail in any way
-        raise HistobenchError(f"{name} cannot compute features ({type(error).__name__}: {error})") from error
-    if features.ndim != 2:
         raise HistobenchError(
-            f"{name}: its output ({pooling}) has shape {tuple(features.shape)}, not one vector per image; "
+            f"{spec.name} cannot compute features ({type(error).__name__}: {error})"
+        ) from error
+    if len(shape) != 2:
+        raise HistobenchError(
+            f"{spec.name}: its output ({spec.pooling}) has shape {shape}, not one vector per image; "
             f"name a pooling: {', '.join('@' + each for each in TOKEN_POOLINGS)}"
         )
-    return int(features.shape[1])
-
-
-def _size_of(network: nn.Module) -> Cost:
-    """The number of parameters; the work per image is not counted."""
-    return Cost(params=sum(parameter.numel() for parameter in network.parameters()), gflops=0.0)
+    params = sum(parameter.numel() for parameter in network.parameters())
+    return replace(spec, dim=int(shape[1]), cost=Cost(params=params))  # the work per image is not counted
 
 
 def _interpolation(name: str, value: str) -> str:

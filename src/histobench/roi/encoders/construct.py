@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder, PromptEncoder, Prompts
 from histobench.roi.encoders.checkpoint import (
@@ -122,20 +122,14 @@ def check_config(spec: EncoderSpec, checkpoint: Path, network: nn.Module) -> Non
 
 
 def _differences(spec: EncoderSpec, path: Path, network: nn.Module) -> dict[str, str]:
-    """What a configuration file states otherwise than the entry; a file that is none is an error."""
-    advice = "download it again, or delete it if it does not belong to the checkpoint next to it"
+    """What a configuration file states otherwise than the entry; its values may be of any type."""
     try:
-        config = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HistobenchError(f"{path} is not valid JSON; {advice}") from error
-    if not isinstance(config, dict):
-        raise HistobenchError(f"{path} is a {type(config).__name__}, not a model's configuration; {advice}")
-    try:
+        config = parse_json(read_plain_text(path))
         return dict(disagreements(spec, config, network))
-    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-        # The values of a foreign file may be of any type.
+    except (OSError, RecursionError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise HistobenchError(
-            f"{path} is a malformed configuration ({type(error).__name__}: {error}); {advice}"
+            f"{path} is not a model's configuration ({type(error).__name__}: {error}); download it again, or "
+            "delete it if it does not belong to the checkpoint next to it"
         ) from error
 
 
@@ -143,12 +137,8 @@ def disagreements(
     spec: EncoderSpec, config: Mapping[str, Any], network: nn.Module
 ) -> Iterator[tuple[str, str]]:
     """Every fact that the configuration states otherwise than the entry, except the entry's known traps."""
-    stated = {
-        **_timm_facts(config),
-        **_transformers_facts(config, spec.family),
-        **_processor_facts(config),
-        **_clip_facts(config),
-    }
+    stated = _timm_facts(config) | _transformers_facts(config, spec.family)
+    stated |= _processor_facts(config) | _clip_facts(config)
     ours = _our_facts(spec) | _network_facts(spec, network)
     for key, value in stated.items():
         if key in ours and key not in spec.traps and not _same(value, ours[key]):

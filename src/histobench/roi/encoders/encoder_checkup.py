@@ -41,11 +41,8 @@ def check_machine() -> list[CheckupResult]:
     python = CheckupResult("PASS", "python", ".".join(map(str, sys.version_info[:3])))
     findings = [python, *_torch(), _disk()]
     if is_offline():
-        findings.append(
-            CheckupResult(
-                "WARN", "downloads", "HF_HUB_OFFLINE=1: nothing is downloaded", "unset HF_HUB_OFFLINE"
-            )
-        )
+        message = "HF_HUB_OFFLINE=1: nothing is downloaded"
+        findings.append(CheckupResult("WARN", "downloads", message, "unset HF_HUB_OFFLINE"))
     return findings
 
 
@@ -69,23 +66,14 @@ def _torch() -> list[CheckupResult]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
-            name = torch.cuda.get_device_name(index)
-            findings.append(
-                CheckupResult(
-                    "PASS", f"cuda:{index}", f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
-                )
-            )
+            message = f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+            findings.append(CheckupResult("PASS", f"cuda:{index}", message))
     elif torch.backends.mps.is_available():
         findings.append(CheckupResult("PASS", "mps", "Apple GPU"))
     else:
-        findings.append(
-            CheckupResult(
-                "WARN",
-                "gpu",
-                "none found; large encoders take seconds per image on the CPU",
-                "use a GPU, or small encoders: efficientnet-lite0, kaiko-vits16, tiny-vl",
-            )
-        )
+        message = "none found; large encoders take seconds per image on the CPU"
+        fix = "use a GPU, or small encoders: efficientnet-lite0, kaiko-vits16, tiny-vl"
+        findings.append(CheckupResult("WARN", "gpu", message, fix))
         if torch.version.cuda:
             message = f"CUDA {torch.version.cuda} libraries are installed, several GB that a CPU does not use"
             fix = "without a GPU: uv pip install --reinstall --torch-backend cpu torch torchvision"
@@ -95,17 +83,12 @@ def _torch() -> list[CheckupResult]:
 
 def _disk() -> CheckupResult:
     places = [cache_dir(), Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()]
-    free, folder = min((shutil.disk_usage(_existing(place)).free, place) for place in places)
+    existing = {place: next(each for each in (place, *place.parents) if each.exists()) for place in places}
+    free, folder = min((shutil.disk_usage(there).free, place) for place, there in existing.items())
     message = f"{free / GIB:.1f} GiB free for {folder}"
     if free < DISK_ENOUGH:
         return CheckupResult("WARN", "disk", message, "free some space, or point HF_HOME to a larger disk")
     return CheckupResult("PASS", "disk", message)
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 def _encoder(name: str, weights: str | None, online: bool) -> list[CheckupResult]:
@@ -113,12 +96,11 @@ def _encoder(name: str, weights: str | None, online: bool) -> list[CheckupResult
         file = Path(name.rpartition(":")[0]).expanduser()
         if file.is_file():
             return [CheckupResult("PASS", name, "your own encoder; the file is there")]
-        return [
-            CheckupResult("FAIL", name, f"the file {file} does not exist", "give the path of the Python file")
-        ]
+        fix = "give the path of the Python file"
+        return [CheckupResult("FAIL", name, f"the file {file} does not exist", fix)]
     try:
         spec = get_spec(name)
-    except HistobenchError as error:
+    except (HistobenchError, OSError) as error:
         return [CheckupResult("FAIL", name, str(error), "histobench models lists all encoders")]
     return [*_packages(spec), _weights(spec, weights, online), *_memory(spec)]
 
@@ -132,12 +114,13 @@ def _packages(spec: EncoderSpec) -> list[CheckupResult]:
 
 
 def _weights(spec: EncoderSpec, weights: str | None, online: bool) -> CheckupResult:
+    own = spec.source.kind in ("seed", "project")
     try:
-        found = find_weights(spec, weights) if spec.source.kind not in ("seed", "project") else None
-    except HistobenchError as error:
+        found = "come with histobench" if own else find_weights(spec, weights)
+    except (HistobenchError, OSError) as error:
         return CheckupResult("FAIL", spec.full_name, str(error), "correct the path in the table of weights")
-    if found is not None or spec.source.kind in ("seed", "project"):
-        return CheckupResult("PASS", spec.full_name, f"weights: {found or 'come with histobench'}")
+    if found is not None:
+        return CheckupResult("PASS", spec.full_name, f"weights: {found}")
     steps = "; ".join(weights_steps(spec)[:3])
     if is_offline():
         return CheckupResult("FAIL", spec.full_name, "weights not on this machine, downloads are off", steps)
@@ -158,9 +141,8 @@ def _access(spec: EncoderSpec, steps: str) -> CheckupResult:
     except (HfHubHTTPError, OSError) as error:
         message = f"cannot ask the model hub about {spec.source.repo} ({type(error).__name__})"
         return CheckupResult("WARN", spec.full_name, message, "check the network connection; hf auth login")
-    return CheckupResult(
-        "PASS", spec.full_name, f"access to {spec.source.repo} is granted; downloaded on first use"
-    )
+    message = f"access to {spec.source.repo} is granted; downloaded on first use"
+    return CheckupResult("PASS", spec.full_name, message)
 
 
 def _memory(spec: EncoderSpec) -> list[CheckupResult]:

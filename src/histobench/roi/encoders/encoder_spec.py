@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_data import read_fields
+from histobench.core.records import Entry, read_entry
 from histobench.core.renamed import Renamed, warn_renamed
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 
@@ -40,7 +40,7 @@ NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
 
 
 @dataclass(frozen=True)
-class WeightsSource:
+class WeightsSource(Entry):
     """Where the published weights live and how to recognise them."""
 
     kind: str = field(default="hub", metadata={"words": SOURCES})
@@ -68,7 +68,7 @@ class WeightsSource:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(Entry):
     """A named other output of the same network: `virchow2@cls`."""
 
     pooling: str = field(metadata={"words": POOLINGS})
@@ -79,7 +79,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class TextTowerSpec:
+class TextTowerSpec(Entry):
     """What an image-text encoder needs besides its checkpoint."""
 
     context: int = 77
@@ -90,7 +90,7 @@ class TextTowerSpec:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Entry):
     """Size of the image tower and work per image at the default size, counted by `scripts/measure_zoo.py`.
 
     `params` are those that the features depend on; `text_params` those of the text tower beside them.
@@ -102,7 +102,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Entry):
     """Where the facts of an entry were read, and when; what the license says of commercial use."""
 
     date: str
@@ -116,7 +116,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
+class EncoderSpec(Entry):
     """One encoder of the zoo, in one of its outputs."""
 
     name: str
@@ -125,8 +125,8 @@ class EncoderSpec:
     arch: str
     dim: int
     pooling: str = field(metadata={"words": POOLINGS})
-    transform: TransformSpec = field(metadata={"key": "input", "read": lambda *given: _transform(*given)})
-    source: WeightsSource = field(metadata={"key": "weights", "read": lambda *given: _source(*given)})
+    transform: TransformSpec  # `input` in the file
+    source: WeightsSource  # `weights` in the file
     license: str
     citation: str
     reference: str
@@ -205,17 +205,25 @@ def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
     """An `EncoderSpec` from one YAML entry; errors name the file, the entry and the field."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise HistobenchError(f"{where}: {name!r} is not a name (letters, digits, _ . + -)")
-    if isinstance(entry, Mapping) and "licence" in entry:
+    place = f"{where}: {name}"
+    if not isinstance(entry, Mapping):
+        raise HistobenchError(f"{place}: expected fields (key: value), found {type(entry).__name__}")
+    if "licence" in entry:
         warn_renamed("`licence` of an encoder entry", "`license`")
         entry = {"license" if key == "licence" else key: value for key, value in entry.items()}
-    spec = read_fields(EncoderSpec, entry, f"{where}: {name}", name=name, output="")
+    values = {key: value for key, value in entry.items() if key not in ("input", "weights")}
+    if "input" in entry:
+        values["transform"] = _transform(entry["input"], f"{place}: input")
+    if "weights" in entry:
+        values["source"] = _source(entry["weights"], f"{place}: weights")
+    spec = read_entry(EncoderSpec, {**values, "name": name, "output": ""}, place)
     if spec.sizes == "patch" and spec.size % spec.patch:
         raise HistobenchError(f"{where}: {name}: size {spec.size} is not a multiple of patch {spec.patch}")
     return spec
 
 
 @dataclass(frozen=True)
-class _Input:
+class _Input(Entry):
     """The field `input` of an entry."""
 
     size: int
@@ -226,7 +234,7 @@ class _Input:
 
 
 def _transform(entry: Any, where: str) -> TransformSpec:
-    given = read_fields(_Input, entry, where)
+    given = read_entry(_Input, entry, where)
     mean, std = _norm(given.norm, where)
     resize = given.resize or given.size
     if resize < given.size:
@@ -242,7 +250,7 @@ def _transform(entry: Any, where: str) -> TransformSpec:
 
 
 def _source(entry: Any, where: str) -> WeightsSource:
-    source = read_fields(WeightsSource, entry, where)
+    source = read_entry(WeightsSource, entry, where)
     if source.kind == "hub" and not (source.repo and source.file):
         raise HistobenchError(f"{where}: weights on the hub need repo and file")
     if source.sha256 and not re.fullmatch(r"[0-9a-f]{64}", source.sha256):
@@ -254,9 +262,9 @@ Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class _Norm:
-    mean: Any
-    std: Any
+class _Norm(Entry):
+    mean: Triple
+    std: Triple
 
 
 def _norm(value: Any, where: str) -> tuple[Triple, Triple]:
@@ -265,18 +273,5 @@ def _norm(value: Any, where: str) -> tuple[Triple, Triple]:
         if value not in NORMS:
             raise HistobenchError(f"{where}: norm is {value!r}; {did_you_mean(value, NORMS)}")
         return NORMS[value]
-    if not isinstance(value, Mapping):
-        raise HistobenchError(f"{where}: norm must be a name or {{mean: [...], std: [...]}}, found {value!r}")
-    given = read_fields(_Norm, value, f"{where}: norm")
-    return _triple(given.mean, f"{where}: norm: mean"), _triple(given.std, f"{where}: norm: std")
-
-
-def _triple(values: Any, what: str) -> Triple:
-    if (
-        not isinstance(values, list)
-        or len(values) != 3
-        or any(not isinstance(v, int | float) for v in values)
-    ):
-        raise HistobenchError(f"{what} must be three numbers, found {values!r}")
-    first, second, third = map(float, values)
-    return first, second, third
+    given = read_entry(_Norm, value, f"{where}: norm")
+    return given.mean, given.std

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import open_plain, read_plain_text, write_json
+from histobench.core.files import read_plain_text, regular, write_json
 from histobench.core.folders import cache_dir
 from histobench.core.plain_data import parse_json
 
@@ -53,5 +53,5 @@ def _read_known() -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    with open_plain(path) as handle:
+    with open(regular(path), "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import nn
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_now
@@ -134,13 +134,11 @@ def target_modules(encoder: BasePatchEncoder) -> list[str]:
     if called:
         return called
     name = encoder.name or type(encoder).__name__
-    modules = list(encoder.modules())
-    convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
-    if not named and convolutions > sum(isinstance(module, nn.Linear) for module in modules):
-        raise NotAdaptableError(f"{name} is a convolutional network: LoRA adapts attention, and it has none")
     linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    if not named and sum(isinstance(module, nn.Conv2d) for module in encoder.modules()) > len(linear):
+        raise NotAdaptableError(f"{name} is a convolutional network: LoRA adapts attention, and it has none")
     shown = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in linear))
-    has = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "") if shown else "none"
+    has = ", ".join(shown[:12]) or "none"
     reason = f"no module that it calls has a name that ends in {pattern}"
     if named:
         reason = f"its forward pass does not call {named[0]} ({len(named)} modules have such names)"
@@ -172,18 +170,7 @@ def _called(encoder: BasePatchEncoder, names: list[str]) -> list[str]:
 
 
 def load_adapted(folder: str | Path) -> BasePatchEncoder:
-    """Make the encoder of a saved adapter: its weights are added to those of the encoder that was fine-tuned.
-
-    Parameters
-    ----------
-    folder
-        A folder that `--save-adapters` wrote.
-
-    Returns
-    -------
-    BasePatchEncoder
-        A frozen encoder. It needs peft to load and not to run.
-    """
+    """Make the frozen encoder of a folder that `--save-adapters` wrote; it needs peft to load, not to run."""
     folder = Path(folder)
     check_peft(str(folder))
     from peft import LoraConfig, LoraModel, set_peft_model_state_dict
@@ -192,7 +179,7 @@ def load_adapted(folder: str | Path) -> BasePatchEncoder:
     from histobench.roi.encoders.registry import create_encoder
 
     try:
-        recipe = parse_json(read_plain_text(folder / _BASE, limit=HAND_WRITTEN))
+        recipe = parse_json(read_plain_text(folder / _BASE))
     except OSError as error:
         raise HistobenchError(f"{folder} does not hold a saved adapter: {error}") from error
     encoder = create_encoder(recipe.pop("name"), **recipe)

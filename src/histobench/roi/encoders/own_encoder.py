@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, read_plain
+from histobench.core.files import read_bytes
 from histobench.core.plain_data import parse_json
 from histobench.core.text import parse_python
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -167,7 +167,7 @@ def _beside(path: Path) -> dict[str, tuple[Path, bool]]:
 def _imports(file: Path, folder: Path) -> Iterator[tuple[str, bool]]:
     """Give every module name in the `import` statements of a file, and whether a function imports it."""
     try:
-        tree = parse_python(read_plain(file, limit=HAND_WRITTEN))
+        tree = parse_python(read_bytes(file))
     except (OSError, SyntaxError, ValueError):
         return  # running the file says what is wrong with it
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

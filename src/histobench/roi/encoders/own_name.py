@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, read_plain
+from histobench.core.files import read_bytes
 
 ALIAS = re.compile(r"[A-Za-z0-9][\w.+-]*")
 TIMM, HUGGING_FACE = "timm:", "hf:"
@@ -169,7 +169,7 @@ def check_file(name: str) -> None:
     file, _, attribute = split_alias(name)[1].rpartition(":")
     path = Path(file).expanduser().resolve()
     try:
-        tree = ast.parse(read_plain(path, limit=HAND_WRITTEN))
+        tree = ast.parse(read_bytes(path))
     except FileNotFoundError:
         raise HistobenchError(f"the encoder file {path} does not exist") from None
     except OSError as error:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.version import installed_entry_points
+from histobench.core.folders import cache_dir
+from histobench.core.version import __version__, installed_entry_points, installed_version
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import (
+    TIMM,
     elsewhere_path,
     is_computed,
     names_a_file,
@@ -42,12 +45,28 @@ def get_spec(name: str) -> EncoderSpec:
     `timm:NAME` and `hf:OWNER/NAME` are described by their own configuration.
     """
     if names_a_model(name):
-        from histobench.roi.encoders.any_model import find_model
-
-        return find_model(split_alias(name)[1]).spec
+        return _model_spec(split_alias(name)[1])
     spec = find_spec(name)
     if spec is None:
         raise HistobenchError(f"unknown encoder {name!r}; {_nearest(name)}")
+    return spec
+
+
+def _model_spec(name: str) -> EncoderSpec:
+    """What `timm:NAME` or `hf:OWNER/NAME` is; of timm's it is kept, for importing timm takes seconds."""
+    from histobench.core.record_files import read_record, write_record
+
+    about = {"name": name, "histobench": __version__, "timm": installed_version("timm")}
+    path = cache_dir() / "models" / f"{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}.npz"
+    is_kept = name.startswith(TIMM)
+    spec = read_record(path, EncoderSpec, about=about) if is_kept else None
+    if spec is None:
+        from histobench.roi.encoders.any_model import find_model
+
+        spec = find_model(name).spec
+        if is_kept:
+            with contextlib.suppress(HistobenchError):  # a cache that is mounted read-only
+                write_record(path, spec, about=about)
     return spec
 
 
@@ -157,36 +176,45 @@ def create_encoder(
     return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
 
 
-def _is_of_the_zoo(name: str) -> bool:
-    named = names_a_file(name) or names_a_model(name)
-    return not (named or name in _REGISTERED or name in _plug_ins())
+def _is_described(name: str) -> bool:
+    """Whether the zoo or timm says all that names the features of an encoder."""
+    if names_a_model(name):
+        return split_alias(name)[1].startswith(TIMM)
+    return not (names_a_file(name) or name in _REGISTERED or name in _plug_ins())
 
 
 def zoo_identity(
     name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
 ) -> list[str] | None:
-    """Return the entry of an encoder of the zoo and the hash of its weights, without torch."""
-    if not _is_of_the_zoo(name):
+    """Return the description of an encoder of the zoo or timm and the hash of its weights, without torch."""
+    if not _is_described(name):
         return None
     from histobench.roi.encoders.checkpoint import checkpoint_sha256
-    from histobench.roi.encoders.weights import resolve_weights
+    from histobench.roi.encoders.weights import find_checkpoint, resolve_weights
 
     spec = get_spec(name).with_size(resize_size)
     if spec.source.kind in ("seed", "project"):
         return [repr(spec)]
-    checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
+    if names_a_model(name):
+        checkpoint = find_checkpoint(spec, weights)
+    else:
+        checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
     return [repr(spec), str(checkpoint), checkpoint_sha256(checkpoint, only=spec.source.only)]
 
 
 def encoder_stand_in(
     name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
 ) -> BasePatchEncoder | None:
-    """Return an encoder of the zoo without its network; None for others, which are known once built."""
-    if not _is_of_the_zoo(name):
+    """Return an encoder of the zoo or of timm without its network; None for others, known once built."""
+    if not _is_described(name):
         return None
     from histobench.roi.encoders.construct import stand_in
 
     spec = get_spec(name).with_size(resize_size)
+    if names_a_model(name):
+        from histobench.roi.encoders.any_model import model_stand_in
+
+        return model_stand_in(name, spec, weights)
     return stand_in(spec, weights=weights, allow_revision=allow_revision)
 
 
@@ -203,7 +231,7 @@ def why_unresolved(
     Names, files, packages and weights are looked for. Without `download` nothing is fetched.
     """
     from histobench.roi.encoders.own_name import check_file
-    from histobench.roi.encoders.weights import check_packages, find_weights, resolve_weights
+    from histobench.roi.encoders.weights import check_packages, find_checkpoint, find_weights, resolve_weights
     from histobench.roi.encoders.weights_download import is_offline
 
     try:
@@ -218,8 +246,6 @@ def why_unresolved(
             given = str(Path(weights).expanduser()) if weights else None
             check_packages(spec)
             if names_a_model(name):
-                from histobench.roi.encoders.any_model import find_checkpoint
-
                 if download or is_offline() or spec.source.kind == "project":
                     find_checkpoint(spec, given)
                 return ""
@@ -229,7 +255,7 @@ def why_unresolved(
                 resolve_weights(spec, given, allow_revision=allow_revision)
             else:
                 find_weights(spec, given)
-    except HistobenchError as error:
+    except (HistobenchError, OSError) as error:
         return str(error)
     return ""
 

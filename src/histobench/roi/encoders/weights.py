@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import read_json
 from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, shard_names
 from histobench.roi.encoders.encoder_spec import EncoderSpec
@@ -58,6 +58,23 @@ def check_packages(spec: EncoderSpec) -> None:
         )
 
 
+def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
+    """The checkpoint: the user's own, the one in the model's folder, or the published one."""
+    local = find_local(spec, weights)
+    if local is not None:
+        return local
+    if spec.source.kind == "project":  # a folder on this machine
+        path = Path(spec.source.file)
+        if not path.is_file():
+            raise HistobenchError(
+                f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)"
+            )
+        return path
+    if not (spec.source.repo or spec.source.url):
+        raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
+    return resolve_weights(spec)
+
+
 def resolve_weights(
     spec: EncoderSpec, weights: str | Path | None = None, *, allow_revision: bool = False
 ) -> Path:
@@ -96,7 +113,7 @@ def find_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Path |
     if spec.source.kind == "package":
         try:
             return _package_file(spec)
-        except HistobenchError:
+        except (HistobenchError, OSError):
             return None
     return find_in_cache(spec, spec.source.file) if spec.source.kind in ("hub", "url") else None
 
@@ -142,7 +159,7 @@ def check_distinct(specs: Iterable[EncoderSpec], weights: str | Path | None = No
         try:
             path = find_local(spec, weights) if spec.source.kind not in ("seed", "project") else None
             digest = checkpoint_sha256(path) if path is not None else ""
-        except HistobenchError:
+        except (HistobenchError, OSError):
             continue  # building this encoder says it
         if path is None:
             continue
@@ -174,15 +191,12 @@ def _published_file(spec: EncoderSpec) -> tuple[str, str, str]:
 
 def _places(weights: str | Path | None) -> tuple[list[Path], bool]:
     """Where to look (the argument, the environment, or tables by their usual name), and if it was named."""
-    for given, by in (
-        (weights, "the weights given"),
-        (os.environ.get("HISTOBENCH_WEIGHTS"), "HISTOBENCH_WEIGHTS"),
-    ):
-        if given:
-            path = Path(given).expanduser()
-            if not path.exists():
-                raise HistobenchError(f"{by}: {path} does not exist")
-            return [path], True
+    if given := weights or os.environ.get("HISTOBENCH_WEIGHTS"):
+        path = Path(given).expanduser()
+        if not path.exists():
+            by = "the weights given" if weights else "HISTOBENCH_WEIGHTS"
+            raise HistobenchError(f"{by}: {path} does not exist")
+        return [path], True
     here = [Path.cwd() / TABLE]
     # A source checkout has its own table; an installed package does not.
     root = Path(__file__).resolve().parents[4]
@@ -218,10 +232,7 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
 
 def read_table(table: Path) -> dict[str, str]:
     """A table of checkpoint paths by encoder name, as in `model_utils/model_weights.json`."""
-    try:
-        text = read_plain_text(table, limit=HAND_WRITTEN)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read {table}: {error}") from error
+    text = read_plain_text(table)
     content = read_json(text, where=str(table))
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise HistobenchError(f'{table}: expected {{"encoder": "path or empty", ...}}')
@@ -259,7 +270,7 @@ def _nothing_in(folder: Path, spec: EncoderSpec) -> HistobenchError:
 
 
 def _checkpoint_in(path: Path, spec: EncoderSpec, *, given_by: str) -> Path:
-    if is_no_folder(path):
+    if path.is_file():
         if path.suffix not in SUFFIXES and not path.name.endswith(INDEX):
             raise HistobenchError(
                 f"{given_by}: {path} is not a checkpoint ({', '.join(SUFFIXES)} or a hub-style folder)"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.roi.encoders.encoder_spec import EncoderSpec, parse_spec
 
@@ -45,10 +45,7 @@ def aliases_of(zoo: dict[str, EncoderSpec]) -> dict[str, str]:
 @lru_cache(maxsize=16)
 def _read_file(path: Path, stamp: int) -> dict[str, EncoderSpec]:
     """The entries of one file; `stamp` makes an edited file be read again."""
-    try:
-        text = read_plain_text(path, limit=HAND_WRITTEN)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HistobenchError(f"cannot read the encoder file {path}: {error}") from error
+    text = read_plain_text(path)
     content = read_yaml(text, where=str(path), loader=_Loader)
     if not isinstance(content, dict):
         raise HistobenchError(f"{path}: expected one entry per encoder (name: fields)")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.data.check import confounded, single_group_classes
+from histobench.roi.comparison.answer import TOO_GOOD
+from histobench.roi.data.check import confounded, patients_in_names, single_group_classes
 from histobench.roi.data.sites import is_place
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.features.feature_file import FeatureSet
@@ -92,7 +93,16 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
             some = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
             found.append(
                 f"{len(shared)} of {len(groups)} test groups (patients, slides) are also in {split} "
-                f"({some}): the results are likely too good"
+                f"({some}): {TOO_GOOD}"
+            )
+    if test.groups is None and others:
+        names = [f"/{name}" for part in (test, *others.values()) for name in part.img_names]
+        patients = patients_in_names(names)
+        tested, rest = set(patients[: len(test)]), set(patients[len(test) :])
+        if tested & rest:
+            found.append(
+                f"file names show that {len(tested & rest)} of {len(tested)} test patients or slides are "
+                f"also in {' or '.join(others)}: {TOO_GOOD}"
             )
     return tuple(found)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.changed_data import DATA, told_of_data
 from histobench.roi.results.episode_predictions import EpisodePredictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What is held out of the training set where hyper-parameters are chosen and there is no validation set.
 
@@ -92,6 +95,23 @@ class Context:
     def train(self) -> FeatureSet:
         """The training features; under `uni` the validation features are part of them."""
         return merged(self.request.train, self.request.val if self.val_joins_train else None)
+
+    @property
+    def data(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Features and labels to train on, and features of the test images."""
+        return self.train.embeddings, self.train.labels, self.request.test.embeddings
+
+    @property
+    def data_to_choose(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The same with features and labels to choose by before those of the test images."""
+        train, val = self.train_and_val
+        test = self.request.test.embeddings
+        return train.embeddings, train.labels, val.embeddings, val.labels, test
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every protocol takes besides the data."""
+        return {"n_classes": len(self.classes), "device": self.device}
 
     @property
     def val_joins_train(self) -> bool:

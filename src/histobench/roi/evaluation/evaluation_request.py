@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.files import HAND_WRITTEN, files_below, read_note, read_plain_text, write_json
+from histobench.core.files import files_below, read_note, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
@@ -153,7 +153,7 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
             for name, value in asdict(request.options).items()
             if name not in IMAGE_KEYS and (name not in LAB_KEYS or request.preset == "patho-bench")
         },
-        "prompts": read_plain_text(prompts, limit=HAND_WRITTEN) if prompts and prompts.is_file() else "",
+        "prompts": read_plain_text(prompts) if prompts and prompts.is_file() else "",
         "version": __version__,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -126,7 +126,7 @@ def evaluate(
                 folders.append(folder)
             except TaskSkippedError as reason:
                 skipped[task] = str(reason)
-            except HistobenchError as error:
+            except (HistobenchError, OSError) as error:
                 failed[task] = str(error)
     for folder in places.union(folders):
         write_tidy_rows(folder)
@@ -182,7 +182,7 @@ def evaluate_on_images(
             record(folder, task, context.digest)
         except TaskSkippedError as why:
             return done((), skipped={task: str(why)})
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             return done((), failed={task: str(error)})
     write_tidy_rows(folder)
     return replace(done(tuple(rows)), results_dir=folder)

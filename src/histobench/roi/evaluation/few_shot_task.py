@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.protocols import thunder
@@ -26,47 +25,32 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
     )
     if not (settings := list(product(ways, shots))):
         raise TaskSkippedError("; ".join(warnings) or "no way and shot fits the training set")
-    labels = request.test.labels.numpy()
     played = few_shot_settings(
-        context.train.embeddings,
-        context.train.labels,
-        request.test.embeddings,
+        *context.data,
         request.test.labels,
-        n_classes=len(context.classes),
         settings=settings,
         n_iter=options.n_iter,
         seed=request.seed,
-        device=context.device,
         keep_probabilities=options.keep_probabilities,
+        **context.common,
     )
+    labels = request.test.labels.numpy()
     for number, setting in enumerate(played):
         log_odds = None if setting.probabilities is None else log_odds_of(setting.probabilities)
-        info = setting.outcome.info
         yield TaskResult.averaged(
             context.predictions(setting.outcome, episodes=setting.episodes_per_image),
             setting.episode_metrics,
             EpisodePredictions(setting.votes, labels, setting.episodes.classes, log_odds),
-            setting=f"{info['way']}way_{info['shot']}shot",
+            setting=f"{setting.way}way_{setting.shot}shot",
             notes=tuple(warnings) if number == 0 else (),
         )
 
 
 def _voted_few_shot(context: Context) -> Iterable[TaskResult]:
-    labels: NDArray[np.int64] = context.train.labels.numpy()
-    smallest = int(np.bincount(labels)[np.unique(labels)].min())
-    shots = [shot for shot in thunder.SHOTS if shot <= smallest]
-    if not shots:
-        raise TaskSkippedError("the smallest class has no training image")
-    for shot in shots:
+    _, counts = np.unique(context.train.labels.numpy(), return_counts=True)
+    for shot in (shot for shot in thunder.SHOTS if shot <= counts.min()):
         outcome = thunder.voted_simple_shot(
-            context.train.embeddings,
-            context.train.labels,
-            context.request.test.embeddings,
-            n_classes=len(context.classes),
-            shot=shot,
-            seed=context.request.seed,
-            device=context.device,
+            *context.data, shot=shot, seed=context.request.seed, **context.common
         )
-        yield TaskResult.scored(
-            outcome, context.predictions(outcome), setting=f"{outcome.info['way']}way_{shot}shot"
-        )
+        setting = f"{outcome.info['way']}way_{shot}shot"
+        yield TaskResult.scored(outcome, context.predictions(outcome), setting=setting)

@@ -130,11 +130,10 @@ class ImageContext:
             for split, images in request.data.splits.items()
             for image in images
         ]
+        options = {name: str(value) for name, value in asdict(request.options).items()}
         content = [
             *(request.task, request.preset, request.seed, __version__, self.fingerprint),
-            *({name: str(value) for name, value in asdict(request.options).items()}, request.data.classes),
-            str(request.data.target),
-            images,
+            *(options, request.data.classes, str(request.data.target), images),
         ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -156,15 +155,11 @@ class ImageContext:
     def info(self) -> dict[str, Any]:
         """What is said about the data in every results file."""
         splits = self.request.data.splits
+        named = {
+            name: ([i.name for i in images], [i.label for i in images]) for name, images in splits.items()
+        }
         return {
-            DATA: told_of_data(
-                {
-                    name: ([image.name for image in images], [image.label for image in images])
-                    for name, images in splits.items()
-                },
-                self.classes,
-                named_here=True,
-            ),
+            DATA: told_of_data(named, self.classes, named_here=True),
             "num_train": len(self.images("train")),
             **({"num_val": len(self.images("val"))} if self.images("val") else {}),
             "device": self.device,
@@ -177,13 +172,14 @@ class ImageContext:
         images = self.images("test")
         columns = dict.fromkeys(column for image in images for column, _ in image.sites)
         sites = [dict(image.sites) for image in images]
+        groups = tuple(image.group or "" for image in images)
         return Predictions(
             probabilities=outcome.probabilities,
             labels=np.array([image.label for image in images], dtype=np.int64),
             predicted=outcome.predicted,
             classes=self.classes,
             img_names=tuple(image.name for image in images),
-            groups=tuple(image.group or "" for image in images) if any(i.group for i in images) else None,
+            groups=groups if any(groups) else None,
             info={key: value for key, value in outcome.info.items() if key != "warnings"},
             sites={column: tuple(own.get(column, "") for own in sites) for column in columns},
         )

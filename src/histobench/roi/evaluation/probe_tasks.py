@@ -32,10 +32,7 @@ def run_linear_probe(context: Context) -> Iterable[TaskResult]:
 def preset_probe(context: Context) -> list[Outcome]:
     """The probe of the preset on the test images: one outcome, or one per run of the recipe."""
     if context.preset.probe == "early-stopped":
-        train, chosen = context.train_and_val
-        data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels)
-        test = context.request.test.embeddings
-        return eva.eva_runs(*data, test, n_classes=len(context.classes), device=context.device)
+        return eva.eva_runs(*context.data_to_choose, **context.common)
     return [_probe(context, _training_part(context))]
 
 
@@ -66,51 +63,35 @@ def _training_part(context: Context) -> FeatureSet:
 
 def _probe(context: Context, train: FeatureSet) -> Outcome:
     """One probe by the recipe of the preset, fitted on `train`."""
-    request, options, n_classes = context.request, context.request.options, len(context.classes)
-    test = request.test.embeddings
+    request, options = context.request, context.request.options
+    data, test = (train.embeddings, train.labels), request.test.embeddings
     if context.preset.probe == "squared":
         val = request.val
         return sklearn_probe(
-            train.embeddings,
-            train.labels,
+            *data,
             test,
-            n_classes=n_classes,
-            val=None if val is None else val.embeddings,
-            val_labels=None if val is None else val.labels,
+            val=None if val is None else (val.embeddings, val.labels),
             groups=context.choosing(train).groups,
             max_iteration=options.max_iteration,
             seed=request.seed,
-            device=context.device,
+            **context.common,
         )
     if context.preset.probe == "fixed-cost":
+        balanced = options.class_weight == "balanced"
         return logistic_probe(
-            train.embeddings,
-            train.labels,
-            test,
-            n_classes=n_classes,
-            cost=options.cost,
-            balanced=options.class_weight == "balanced",
+            *data, test, n_classes=len(context.classes), cost=options.cost, balanced=balanced
         )
     if context.preset.probe == "nine-heads":
         chosen = context.train_and_val[1]
         return thunder.nine_heads(
-            train.embeddings,
-            train.labels,
-            chosen.embeddings,
-            chosen.labels,
-            test,
-            n_classes=n_classes,
-            seed=request.seed,
-            device=context.device,
+            *data, chosen.embeddings, chosen.labels, test, seed=request.seed, **context.common
         )
     return linear_probe(
-        train.embeddings,
-        train.labels,
+        *data,
         test,
-        n_classes=n_classes,
         max_iteration=options.max_iteration,
         use_sklearn=options.use_sklearn,
-        device=context.device,
+        **context.common,
     )
 
 

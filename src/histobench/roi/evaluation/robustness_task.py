@@ -206,13 +206,13 @@ def _by_place(
 ) -> RobustnessResult:
     if len(features.embeddings) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
         raise HistobenchError("all images have the same features; the encoder has collapsed")
-    rows, tissue, images, caveats = _tissue(features, features.sites[column], classes)
-    caveats = (*origin_caveats(features), *caveats)
+    rows, tissue, images, of_groups = _tissue(features, features.sites[column], classes)
+    caveats = [*origin_caveats(features), *of_groups]
     if left_out := len(features) - len(rows):
-        caveats = (*caveats, f"{left_out:,} images have no {column} and are left out")
+        caveats.append(f"{left_out:,} images have no {column} and are left out")
     confounding = cramers_v(tissue.labels.tolist(), tissue.sites.tolist()) if len(rows) else float("nan")
     if confounding >= CONFOUNDED:
-        caveats = (*caveats, f"label and {column} are confounded (Cramer's V {confounding:.2f})")
+        caveats.append(f"label and {column} are confounded (Cramer's V {confounding:.2f})")
     messages: list[str] = []
     pack = measure_robustness(
         features.embeddings.numpy()[rows],
@@ -222,8 +222,8 @@ def _by_place(
         at_many_sites={"linear_probe": _linear_probes_at_once(options, messages)},
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
-    caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(messages)))
-    return RobustnessResult(column, pack, tissue, images, confounding, caveats)
+    caveats += [f"at a new site: {text}" for text in dict.fromkeys(messages)]
+    return RobustnessResult(column, pack, tissue, images, confounding, tuple(caveats))
 
 
 def _tissue(
@@ -258,21 +258,15 @@ def _registered_pairs(
     registered = register(features.sites[PAIR_COLUMN], columns)
     rows = registered.rows
     groups, _ = _groups(features, rows)
-    caveats = origin_caveats(features)
+    caveats = [*origin_caveats(features)]
     if features.groups is None:
-        messages = "no groups are given: intervals are over places, which may be of the same patient"
-        caveats = (*caveats, messages)
+        caveats.append("no groups are given: intervals are over places, which may be of the same patient")
     if registered.without_view:
-        caveats = (*caveats, f"{registered.without_view:,} images lack a site column and are left out")
+        caveats.append(f"{registered.without_view:,} images lack a site column and are left out")
     if registered.copies:
-        messages = f"{registered.copies:,} images show a place that another one of their view shows"
-        caveats = (*caveats, f"{messages}; the first is used")
-    pack = measure_pairs(
-        features.embeddings.numpy()[rows],
-        registered,
-        groups,
-        device=options.device,
-    )
+        shown = "images show a place that another one of their view shows; the first is used"
+        caveats.append(f"{registered.copies:,} {shown}")
+    pack = measure_pairs(features.embeddings.numpy()[rows], registered, groups, device=options.device)
     labels = features.labels.numpy()[rows]
     views = tuple(" / ".join(view) for view in registered.views)
     named = [
@@ -281,7 +275,8 @@ def _registered_pairs(
     ]
     joined = joined_groups(registered.place, groups)
     tissue = Tissue(labels, registered.view, joined, classes, views)
-    return RobustnessResult(PAIR_COLUMN, pack, tissue, _digest(named, labels, joined), float("nan"), caveats)
+    digest = _digest(named, labels, joined)
+    return RobustnessResult(PAIR_COLUMN, pack, tissue, digest, float("nan"), tuple(caveats))
 
 
 def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
@@ -389,11 +384,8 @@ def _linear_probe_without(fit: _Refit) -> Ints:
     left, train, labels, options = fit.unchanged(), fit.train, fit.labels, fit.options
     if fit.outcome.info.get("weight_norm") == 0:
         return left
-    how: dict[str, Any] = {
-        "max_iteration": options.max_iteration,
-        "device": options.device,
-        "tolerance": _LOOSE,
-    }
+    limits = {"max_iteration": options.max_iteration, "tolerance": _LOOSE}
+    how: dict[str, Any] = {"device": options.device, **limits}
     kept, queries = fit.units[None] != fit.shown[:, None], fit.test.to(options.device)
     shows = torch.stack(
         [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,6 +62,8 @@ PALETTE = np.array(
         *([204, 121, 167], [240, 228, 66], [255, 255, 255]),
     ]
 )
+#: Colors of right, wrong and ignored pixels.
+MISTAKES = np.array([[225, 225, 225], [200, 30, 40], [255, 255, 255]])
 
 #: Tiles [b, s, s, 3] of bytes to tokens [b, d, h, w] on the device.
 Tokens = Callable[[NDArray[np.uint8]], Tensor]
@@ -97,27 +100,27 @@ def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
     shown = {"ceiling": lambda truth: patch_shares(truth, grid, len(tiles.classes))}
     ceiling = _counted(tiles, test, None, shown)["ceiling"]
     for setting in (LINEAR, NEIGHBORS):
+        every = np.stack([*(found[setting] for found in counts.values()), ceiling], axis=1)
+        listed, sheet = _examples(tiles, test, every[:, 0], own, read[""][0][setting])
         info = {
             "num_train": len(fit),
             "tile_size": tiles.size,
             "token_grid": list(grid),
             "readout": setting,
             **({**choice, **read[""][1]} if setting == LINEAR else {"val_use": "not used"}),
+            **({"examples": listed} if listed else {}),
         }
-        every = np.stack([*(found[setting] for found in counts.values()), ceiling], axis=1)
-        result = _result(tiles, test, every, setting, info, warnings)
-        yield _with_examples(result, tiles, test, own, read[""][0][setting])
+        predictions = _predictions(tiles.classes, test, every, info)
+        found = target_metrics(predictions)
+        scores = {name: score for name, score in found.items() if "@" not in name}
+        per_class = {name: {"dice": found[f"dice@{at}"]} for at, name in enumerate(tiles.classes)}
+        yield TaskResult(predictions, scores, per_class, [], setting, warnings=warnings, sheet=sheet)
 
 
-def _result(
-    tiles: _Tiles,
-    images: Sequence[RoiImage],
-    counts: Counts,  # [images, networks and ceiling, 3, classes]
-    setting: str,
-    info: dict[str, Any],
-    warnings: tuple[str, ...],
-) -> TaskResult:
-    classes = tiles.classes
+def _predictions(
+    classes: tuple[str, ...], images: Sequence[RoiImage], counts: Counts, info: dict[str, Any]
+) -> TargetPredictions:
+    """Pixels of images from counts [images, networks and ceiling, 3, classes]."""
     groups = tuple(image.group or "" for image in images)
     names = [
         f"{start}{kind}:{name}"
@@ -125,7 +128,7 @@ def _result(
         for kind in ("intersection", "pixels")
         for name in classes
     ]
-    predictions = TargetPredictions(
+    return TargetPredictions(
         kind=MASK,
         columns=classes,
         truth=counts[:, 0, 2].astype(np.float64),
@@ -136,54 +139,40 @@ def _result(
         info=info,
         classes=classes,
     )
-    found = target_metrics(predictions)
-    scores = {name: score for name, score in found.items() if "@" not in name}
-    per_class = {name: {"dice": found[f"dice@{place}"]} for place, name in enumerate(classes)}
-    return TaskResult(predictions, scores, per_class, [], setting, warnings=warnings)
 
 
-def _foreground_dice(counts: NDArray[Any], classes: tuple[str, ...]) -> NDArray[np.float64]:
+def _foreground_dice(counts: Counts, classes: tuple[str, ...]) -> NDArray[np.float64]:
     """The mean Dice of the foreground classes of each image, from pixels [images, 3, classes]."""
     both, predicted, true = counts.astype(np.float64).swapaxes(0, 1)
     return mean_of_images(image_dice(both, predicted, true)[:, foreground(classes)])
 
 
-def _with_examples(
-    result: TaskResult, tiles: _Tiles, images: Sequence[RoiImage], tokens: Tokens, readout: Readout
-) -> TaskResult:
-    """Add a sheet of the worst and best images: image, truth, prediction, mistakes."""
-    predictions = result.predictions
-    assert isinstance(predictions, TargetPredictions)
-    predicted = predictions.predicted.reshape(len(images), -1, 2, len(tiles.classes))[:, 0]
-    counts = np.concatenate([predicted, predictions.truth[:, None]], axis=1)
+def _examples(
+    tiles: _Tiles, images: Sequence[RoiImage], counts: Counts, tokens: Tokens, readout: Readout
+) -> tuple[list[dict[str, Any]], NDArray[np.uint8] | None]:
+    """The worst and best images with their Dice, and a sheet of them: image, truth, prediction, mistakes."""
     dice = _foreground_dice(counts, tiles.classes)
     order = [int(row) for row in np.argsort(dice, kind="stable") if np.isfinite(dice[row])]
     shown = list(dict.fromkeys([*order[:EXAMPLES], *order[-EXAMPLES:]]))
     if not shown:
-        return result
+        return [], None
     sheet = np.concatenate([_example(tiles, images[row], tokens, readout) for row in shown])
-    listed = [{"image": images[row].name, "dice": round(float(dice[row]), 4)} for row in shown]
-    info = {**predictions.info, "examples": listed}
-    return replace(result, predictions=replace(predictions, info=info), sheet=sheet)
+    return [{"image": images[row].name, "dice": round(float(dice[row]), 4)} for row in shown], sheet
 
 
 def _example(tiles: _Tiles, image: RoiImage, tokens: Tokens, readout: Readout) -> NDArray[np.uint8]:
     """Four square panels of one image beside each other [s, 4 s, 3]."""
     pixels = np.asarray(open_rgb(image.path))
-    height, width = pixels.shape[:2]
-    predicted = []
     with torch.no_grad():
-        for _, part, _ in tiles.batches([image]):
-            found = upsampled(readout(tokens(part).float()), tiles.size).argmax(dim=1)
-            predicted.append(found.cpu().numpy().astype(np.uint8))
-    said = joined(np.concatenate(predicted), height, width)
-    truth = joined(tiles.read(image)[1], height, width)
-    wrong = np.where(truth == said, 0, 1)
+        maps = [readout(tokens(part).float()) for _, part, _ in tiles.batches([image])]
+        classes = upsampled(torch.cat(maps), tiles.size).argmax(dim=1).cpu().numpy().astype(np.uint8)
+    y_pred, y_true = (joined(each, *pixels.shape[:2]) for each in (classes, tiles.read(image)[1]))
+    ignored, colors = y_true == IGNORED, len(PALETTE) - 1
     panels = [
         pixels,
-        PALETTE[np.where(truth == IGNORED, len(PALETTE) - 1, truth % (len(PALETTE) - 1))],
-        PALETTE[said % (len(PALETTE) - 1)],
-        np.array([[225, 225, 225], [200, 30, 40], [255, 255, 255]])[np.where(truth == IGNORED, 2, wrong)],
+        PALETTE[np.where(ignored, colors, y_true % colors)],
+        PALETTE[y_pred % colors],
+        MISTAKES[np.where(ignored, 2, y_true != y_pred)],
     ]
     side = (PANEL, PANEL)
     shown = [Image.fromarray(p.astype(np.uint8)).resize(side, Image.Resampling.NEAREST) for p in panels]
@@ -228,22 +217,15 @@ class _Tiles:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8], Tensor]]:
         """The place of its image, pixels and true classes of tiles, batch by batch."""
         places = range(len(images)) if order is None else order.tolist()
-        waiting: list[tuple[NDArray[Any], ...]] = []  # place, pixels and classes of the tiles of each image
         with closing(stream(self.read, [images[at] for at in places], threads=self.workers)) as read:
-            for place, (pixels, truth) in zip(places, read, strict=True):
-                waiting.append((np.full(len(pixels), place), pixels, truth))
-                while sum(len(each[0]) for each in waiting) >= self.batch:
-                    whole = [np.concatenate(parts) for parts in zip(*waiting, strict=True)]
-                    yield self._moved(*(part[: self.batch] for part in whole))
-                    waiting = [tuple(part[self.batch :] for part in whole)]
-        left = [np.concatenate(parts) for parts in zip(*waiting, strict=True)]
-        if left and len(left[0]):
-            yield self._moved(*left)
-
-    def _moved(
-        self, place: NDArray[np.int64], pixels: NDArray[np.uint8], truth: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Tensor]:
-        return place, pixels, torch.from_numpy(truth).to(self.device)
+            tiles = (
+                (place, *tile)
+                for place, parts in zip(places, read, strict=True)
+                for tile in zip(*parts, strict=True)
+            )
+            while batch := list(islice(tiles, self.batch)):
+                at, pixels, truth = map(np.array, zip(*batch, strict=True))
+                yield at, pixels, torch.from_numpy(truth).to(self.device)
 
 
 # What gives tokens: the encoder, the same with random weights, colors.
@@ -316,7 +298,15 @@ def _read_out(
                 yield tokens(pixels).float(), truth
 
         batches = store.batches(device) if store.is_whole else again
-        heads = train_heads(batches, store.count, store.shape[0], n_classes, seed=seed, device=device)
+        heads = train_heads(
+            batches,
+            store.count,
+            store.shape[0],
+            n_classes,
+            seed=seed,
+            device=device,
+            least_steps=request.options.head_steps,
+        )
     by_rate: dict[str, Readout] = {
         f"{rate}": lambda found, place=place: heads(found)[:, place]  # type: ignore[misc]
         for place, rate in enumerate(RATES)

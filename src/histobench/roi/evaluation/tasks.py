@@ -37,41 +37,20 @@ log = logging.getLogger(__name__)
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
     """The vote of the nearest training images."""
+    n_neighbors = context.request.options.n_neighbors
     if context.preset.knn == "k-by-validation":
-        train, val = context.train_and_val
-        outcome = thunder.knn_chosen_on_val(
-            train.embeddings,
-            train.labels,
-            val.embeddings,
-            val.labels,
-            context.request.test.embeddings,
-            n_classes=len(context.classes),
-            device=context.device,
-        )
+        outcome = thunder.knn_chosen_on_val(*context.data_to_choose, **context.common)
         outcome.info["warnings"] = list(context.choice_warnings)
     else:
-        outcome = knn(
-            context.train.embeddings,
-            context.train.labels,
-            context.request.test.embeddings,
-            n_classes=len(context.classes),
-            n_neighbors=context.request.options.n_neighbors,
-            device=context.device,
-        )
-        if outcome.info["n_neighbors"] != context.request.options.n_neighbors:
+        outcome = knn(*context.data, n_neighbors=n_neighbors, **context.common)
+        if outcome.info["n_neighbors"] != n_neighbors:
             log.warning("KNN: %s", outcome.info["warnings"][0])
     yield TaskResult.scored(outcome, context.predictions(outcome))
 
 
 def run_prototype(context: Context) -> Iterable[TaskResult]:
     """The nearest class mean."""
-    outcome = prototype(
-        context.train.embeddings,
-        context.train.labels,
-        context.request.test.embeddings,
-        n_classes=len(context.classes),
-        device=context.device,
-    )
+    outcome = prototype(*context.data, **context.common)
     yield TaskResult.scored(outcome, context.predictions(outcome))
 
 
@@ -83,14 +62,7 @@ def run_zero_shot(context: Context) -> Iterable[TaskResult]:
 
 def run_retrieval(context: Context) -> Iterable[TaskResult]:
     """The training images that come back for a test image."""
-    outcome, scores = retrieval(
-        context.train.embeddings,
-        context.train.labels,
-        context.request.test.embeddings,
-        context.request.test.labels,
-        n_classes=len(context.classes),
-        device=context.device,
-    )
+    outcome, scores = retrieval(*context.data, context.request.test.labels, **context.common)
     result = TaskResult.scored(outcome, context.predictions(outcome))
     own = {name: Score(value) for name, value in scores.items()}
     yield replace(result, scores={**result.scores, **own})

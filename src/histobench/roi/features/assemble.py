@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError
 from histobench.core.text import check_plain_name
 from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.data.sites import TilePlaces, site_table
@@ -105,14 +104,11 @@ def _array(shape: tuple[int, int], *, beside: Path) -> Iterator[NDArray[np.float
     if nbytes <= IN_MEMORY:
         yield np.empty(shape, dtype=np.float32)
         return
-    try:
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=beside.parent) as handle:
-            # Reserve the room first: a full disk is an error here, and a crash inside a memory map.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle.fileno(), 0, nbytes)
-            else:
-                handle.truncate(nbytes)
-            yield np.memmap(handle, dtype=np.float32, mode="r+", shape=shape)
-    except OSError as error:
-        raise HistobenchError(f"cannot write {beside}: {error.strerror or error}") from error
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=beside.parent) as handle:
+        # Reserve the room first: a full disk is an error here, and a crash inside a memory map.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle.fileno(), 0, nbytes)
+        else:
+            handle.truncate(nbytes)
+        yield np.memmap(handle, dtype=np.float32, mode="r+", shape=shape)

@@ -8,26 +8,25 @@ features are called `NAME@elsewhere`: histobench has seen neither the images nor
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, check_plain, read_plain_text
+from histobench.core.files import atomic_path, read_plain_text, regular
 from histobench.core.folders import cache_dir
 from histobench.core.version import __version__
 from histobench.roi.data.image_table import ImageTable, RoiImage
-from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.data.sites import (
     PAIR_COLUMN,
     PLACE_COLUMNS,
@@ -43,6 +42,7 @@ from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE, elsewhere_path,
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
 from histobench.roi.features.shard_plan import Extraction
+from histobench.roi.registry.unpack import h5py_module
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,24 @@ _NAMED = (
 )
 
 Rows = NDArray[np.float32]
+_T = TypeVar("_T")
+
+
+class _BadFileError(Exception):
+    """What is wrong with a file; `_naming` adds which."""
+
+
+def _naming(file: Path, read: Callable[[], _T]) -> _T:
+    """Read a file of another tool, with errors that name it."""
+    try:
+        return read()
+    except HistobenchError:
+        raise
+    except _BadFileError as error:
+        raise HistobenchError(f"{file} {error}") from error
+    except Exception as error:  # a foreign file may be damaged in any way
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        raise HistobenchError(f"{file} cannot be read ({reason})") from error
 
 
 @dataclass(frozen=True)
@@ -73,11 +91,11 @@ class ForeignPart:
     """One file: the tiles of a slide, one vector of a slide, or the rows of many images."""
 
     file: Path
-    #: A name per row; of a slide `SLIDE_x_y`.
+    #: A name per row, of a slide `SLIDE_x_y`; none where rows are in the order of the table of labels.
     names: tuple[str, ...]
+    load: Callable[[], Rows]
     #: The slide; empty where the file has the rows of many images.
-    slide: str
-    read: Callable[[], Rows]
+    slide: str = ""
     #: Coordinates [rows, 2] and, where rows are of several slides, the slide of each.
     coords: NDArray[np.float64] | None = None
     slides: tuple[str, ...] = ()
@@ -85,10 +103,14 @@ class ForeignPart:
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: How TRIDENT made it: encoder, patch size, magnification.
     recipe: Mapping[str, str] = field(default_factory=dict)
-    #: Rows without a name, which are in the order of the table of labels.
+    #: Rows without a name.
     unnamed: int = 0
     #: Why it cannot be used; that matters only where the table names it.
     problem: HistobenchError | None = None
+
+    def read(self) -> Rows:
+        """The features [rows, dimension]."""
+        return _naming(self.file, self.load)
 
     def place(self, row: int) -> Place | None:
         """Where a row is on its slide; None where that is not known."""
@@ -102,35 +124,35 @@ def find_parts(path: Path) -> list[ForeignPart]:
     """The files of features at a place, with the names of their rows; the numbers are read later."""
     if not path.exists():
         raise HistobenchError(f"{path} does not exist")
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-        kinds = sorted({file.suffix.lower() for file in files})
-        if npy := sorted(path.glob("*/features.npy")):
-            return [_plism(file) for file in npy]
-        if not files:
-            below = sorted({file.parent for file in path.glob("*/*.h5")} | set(path.glob("*/*features_*")))
-            hint = f"; did you mean {below[0]}?" if below else ""
-            raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)}){hint}")
-        if len(kinds) > 1:
-            raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
-        own = [file for file in files if not (kinds == [".npy"] and file.stem.endswith("_names"))]
-        return [_part_or_problem(file) for file in own]
-    return [_part(path)]
+    if not path.is_dir():
+        return [_part(path)]
+    if plism := sorted(path.glob("*/features.npy")):
+        return [_naming(file, partial(_plism, file)) for file in plism]
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    kinds = sorted({file.suffix.lower() for file in files})
+    if not files:
+        below = {file.parent for kind in ("h5", "pt") for file in path.glob(f"*/*.{kind}")}
+        below |= set(path.glob("*/*features_*"))
+        hint = f"; did you mean {min(below)}?" if below else ""
+        raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)}){hint}")
+    if len(kinds) > 1:
+        raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
+    own = [file for file in files if not (kinds == [".npy"] and file.stem.endswith("_names"))]
+    return [_part_of_folder(file) for file in own]
 
 
-def _part_or_problem(file: Path) -> ForeignPart:
+def _part_of_folder(file: Path) -> ForeignPart:
     """A file of a folder; what is wrong with it is raised where the table names it."""
     try:
         part = _part(file)
         if part.unnamed:
-            raise _bad(file, f"does not name its {part.unnamed} rows, {_NAMED}")
+            raise HistobenchError(f"{file} does not name its {part.unnamed} rows, {_NAMED}")
         return part
     except HistobenchError as error:
-        return ForeignPart(file, (file.stem,), "", lambda: np.empty((0, 0), np.float32), problem=error)
+        return ForeignPart(file, (file.stem,), lambda: np.empty((0, 0), np.float32), problem=error)
 
 
 def _part(file: Path) -> ForeignPart:
-    suffix = file.suffix.lower()
     readers: dict[str, Callable[[Path], ForeignPart]] = {
         ".h5": _hdf5,
         ".hdf5": _hdf5,
@@ -141,162 +163,142 @@ def _part(file: Path) -> ForeignPart:
         ".parquet": _parquet,
         ".h5ad": _anndata,
     }
-    if suffix not in readers:
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
         raise HistobenchError(f"{file} is not one of {', '.join(SUFFIXES)}")
-    try:
-        return readers[suffix](file)
-    except HistobenchError:
-        raise
-    except ModuleNotFoundError as error:
-        raise HistobenchError(
-            f"{file.name} needs the package {error.name}; run: pip install 'histobench[features]'"
-        ) from error
-    except Exception as error:  # a foreign file may be damaged in any way
-        raise _bad(
-            file, f"cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
-        ) from error
+    return _naming(file, partial(reader, file))
 
 
 # Formats
 
 
 def _hdf5(file: Path) -> ForeignPart:
-    import h5py
-
-    with h5py.File(check_plain(file), "r") as box:
-        key = _known(file, [name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
+    h5py = h5py_module()
+    with h5py.File(regular(file), "r") as box:
+        key = _features_key([name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
         shape = getattr(box[key], "shape", None)
         if not shape:
-            raise _bad(file, f"has one value or a group as {key}; expected numbers [rows, dimension]")
-        coords = _numbers(file, box["coords"][()]) if "coords" in box else None
+            raise _BadFileError(f"has one value or a group as {key}; expected numbers [rows, dimension]")
+        coords = _coordinates(box["coords"][()]) if "coords" in box else None
         attributes = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
-        recipe = {name: str(attributes[name]) for name in _RECIPE if name in attributes}
         barcodes = as_barcodes(box["barcodes"][()]) if "barcodes" in box else []  # of HEST-Benchmark
     if len(shape) == 1 and shape[0]:
         coords = None  # one vector of a slide; TRIDENT keeps the coordinates of its tiles beside it
     names = tuple(f"{file.stem}_{barcode}" for barcode in barcodes)
     if len(names) != _row_count(shape):
-        names = _tile_names(file, _row_count(shape), coords)
+        names = _tile_names(file.stem, _row_count(shape), coords)
 
-    def read() -> Rows:
-        with h5py.File(check_plain(file), "r") as box:
-            return _matrix(file, box[key][:])
+    def load() -> Rows:
+        with h5py.File(regular(file), "r") as box:
+            return _matrix(box[key][:])
 
-    return ForeignPart(file, names, file.stem, read, coords, recipe=recipe)
+    recipe = {name: str(attributes[name]) for name in _RECIPE if name in attributes}
+    return ForeignPart(file, names, load, file.stem, coords, recipe=recipe)
 
 
 def _plism(file: Path) -> ForeignPart:
     """The tiles of a slide as plismbench keeps them: level, x and y, then the features."""
-    array = np.load(check_plain(file), mmap_mode="r", allow_pickle=False)
+    array = np.load(regular(file), mmap_mode="r", allow_pickle=False)
     if array.ndim != 2 or array.shape[1] < 4:
-        raise _bad(file, f"has the shape {array.shape}; expected level, x, y and features in each row")
+        raise _BadFileError(f"has the shape {array.shape}; expected level, x, y and features in each row")
     places = np.asarray(array[:, :3], dtype=np.float64)
     pairs = tuple(f"{level:g}_{x:g}_{y:g}" for level, x, y in places)
     slide = file.parent.name
     names = tuple(f"{slide}_{pair}" for pair in pairs)
-    return ForeignPart(
-        file, names, slide, lambda: _matrix(file, array[:, 3:]), places[:, 1:], sites={PAIR_COLUMN: pairs}
-    )
+    sites = {PAIR_COLUMN: pairs}
+    return ForeignPart(file, names, lambda: _matrix(array[:, 3:]), slide, places[:, 1:], sites=sites)
 
 
-def _tile_names(file: Path, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
-    """The names of the tiles of a slide, which is called as its file."""
+def _tile_names(slide: str, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
+    """The names of the tiles of a slide: by coordinates, else by number; one vector is the slide itself."""
     if coords is None:
-        if count > 1:
-            raise _bad(
-                file,
-                f"has {count} tiles and no coordinates, so its tiles cannot be identified; give the .h5 "
-                "files, which have `coords` (of CLAM: the folder h5_files)",
-            )
-        return (file.stem,) * count
+        return (slide,) if count == 1 else tuple(f"{slide}_{row}" for row in range(count))
     if len(coords) != count or (count and coords.shape[1] != 2):
-        raise _bad(file, f"has {count} rows of features but coordinates of shape {coords.shape}")
-    names = tuple(f"{file.stem}_{int(x)}_{int(y)}" for x, y in coords)
+        raise _BadFileError(f"has {count} rows of features but coordinates of shape {coords.shape}")
+    names = tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
     if len(set(names)) < len(names):
-        raise _bad(file, f"has {len(names) - len(set(names))} tiles with the coordinates of another one")
+        raise _BadFileError(f"has {len(names) - len(set(names))} tiles with the coordinates of another one")
     return names
 
 
-def _numbers(file: Path, coords: Any) -> NDArray[np.float64]:
-    """Coordinates as numbers, [rows, 2] where they are whole."""
+def _coordinates(coords: Any) -> NDArray[np.float64]:
     found = np.asarray(coords)
     if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
-        raise _bad(file, "has coordinates that are not numbers")
+        raise _BadFileError("has coordinates that are not numbers")
     return found.reshape(-1, found.shape[-1]).astype(np.float64) if found.size else np.empty((0, 2))
 
 
 def _torch(file: Path) -> ForeignPart:
     content = plain_tensors(file)
-    if isinstance(content, np.ndarray):  # of TRIDENT; CLAM writes tensors
-        content = torch.from_numpy(_matrix(file, content))
-    if isinstance(content, torch.Tensor):
-        count = _row_count(content.shape)
+    if isinstance(content, np.ndarray | torch.Tensor):  # of TRIDENT, of CLAM
+        rows = _matrix(content.float().numpy() if isinstance(content, torch.Tensor) else content)
         beside = file.parent.parent / "h5_files" / f"{file.stem}.h5"  # where CLAM keeps the coordinates
-        coords = None
-        if count > 1 and beside.is_file():
-            placed = _hdf5(beside)
-            names, coords = placed.names, placed.coords
-            if len(names) != count:
-                raise _bad(file, f"has {count} rows, but {beside} has {len(names)} coordinates")
-        else:
-            names = _tile_names(file, count, None)
-        return ForeignPart(file, names, file.stem, partial(_matrix, file, content.float().numpy()), coords)
+        if len(rows) < 2 or not beside.is_file():
+            return ForeignPart(file, _tile_names(file.stem, len(rows), None), lambda: rows, file.stem)
+        placed = _hdf5(beside)
+        if len(placed.names) != len(rows):
+            raise _BadFileError(f"has {len(rows)} rows, but {beside} has {len(placed.names)} coordinates")
+        return replace(placed, file=file, load=lambda: rows)
     if not isinstance(content, dict):
-        raise _bad(file, f"holds a {type(content).__name__} instead of a tensor or named arrays")
+        raise _BadFileError(f"holds a {type(content).__name__} instead of a tensor or named arrays")
     sites = content.get("sites")  # of histobench's own files
     known = sites if isinstance(sites, dict) else {}
     places = {name: known[f"tile:{name}"] for name in PLACE_COLUMNS if f"tile:{name}" in known}
-    return _named_arrays(file, content, places)
+    return _named_arrays(file, {**content, **places})
 
 
-def _named_arrays(file: Path, content: Mapping[str, Any], places: Mapping[str, Any]) -> ForeignPart:
-    """The tiles of one slide, or the rows of many images; `places` are columns beside the content's."""
-    rows = _matrix(file, np.asarray(content[_known(file, list(content))]))
+def _named_arrays(file: Path, content: Mapping[str, Any]) -> ForeignPart:
+    """The tiles of one slide, or the rows of many images."""
+    rows = _matrix(np.asarray(content[_features_key(list(content))]))
     if "coords" in content:
-        coords = _numbers(file, content["coords"])
-        names = _tile_names(file, len(rows), coords)
-        return ForeignPart(file, names, file.stem, lambda: rows, coords)
-    placed = _columns_of_places({**content, **places}, len(rows))
-    if file.suffix == ".npz" and not any(name in content for name in NAMES):
-        return ForeignPart(file, (), "", lambda: rows, *placed, unnamed=len(rows))
-    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows, *placed)
+        coords = _coordinates(content["coords"])
+        return ForeignPart(file, _tile_names(file.stem, len(rows), coords), lambda: rows, file.stem, coords)
+    key = next((name for name in NAMES if name in content), None)
+    if key is None and file.suffix != ".npz":
+        raise _BadFileError(f"does not name its rows: it needs one of {', '.join(NAMES)}")
+    values = list(content[key]) if key is not None else []
+    names = tuple(
+        each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in values
+    )
+    if key is not None and len(names) != len(rows):
+        raise _BadFileError(f"has {len(rows)} rows of features but {len(names)} names ({key})")
+    places, slides = _places(content, len(rows))
+    unnamed = len(rows) if key is None else 0
+    return ForeignPart(file, names, lambda: rows, coords=places, slides=slides, unnamed=unnamed)
 
 
 def _npz(file: Path) -> ForeignPart:
-    with np.load(check_plain(file), allow_pickle=False) as box:
-        return _named_arrays(file, {name: box[name] for name in box.files}, {})
+    with np.load(regular(file), allow_pickle=False) as box:
+        return _named_arrays(file, {name: box[name] for name in box.files})
 
 
 def _npy(file: Path) -> ForeignPart:
     """An array of features; the names of its rows are in a file beside it, or the table's order counts."""
-    shape = np.load(check_plain(file), mmap_mode="r", allow_pickle=False).shape
+    shape = np.load(regular(file), mmap_mode="r", allow_pickle=False).shape
 
-    def read() -> Rows:
-        return _matrix(file, np.load(check_plain(file), allow_pickle=False))
+    def load() -> Rows:
+        return _matrix(np.load(regular(file), allow_pickle=False))
 
     if len(shape) != 2:
-        read()  # refuses other shapes than [d] and [1, rows, d]
+        load()  # refuses other shapes than [d] and [1, rows, d]
     if len(shape) == 1:
-        return ForeignPart(file, (file.stem,), "", read)
+        return ForeignPart(file, (file.stem,), load)
     count = _row_count(shape)
     beside = [file.with_name(f"{file.stem}{end}") for end in _NAMES_BESIDE]
     found = next((each for each in beside if each.is_file()), None)
     if found is None:
-        return ForeignPart(file, (), "", read, unnamed=count)
+        return ForeignPart(file, (), load, unnamed=count)
     if found.suffix == ".npy":
-        names = tuple(map(str, np.load(check_plain(found), allow_pickle=False).tolist()))
+        names = [str(name) for name in np.load(regular(found), allow_pickle=False)]
     else:
-        names = tuple(
-            line.strip() for line in read_plain_text(found, encoding="utf-8-sig").splitlines() if line.strip()
-        )
+        names = [line.strip() for line in read_plain_text(found, encoding="utf-8-sig").splitlines()]
+    names = [name for name in names if name]
     if len(names) != count:
-        raise _bad(file, f"has {count} rows of features but {found.name} has {len(names)} names")
-    return ForeignPart(file, names, "", read)
+        raise _BadFileError(f"has {count} rows of features but {found.name} has {len(names)} names")
+    return ForeignPart(file, tuple(names), load)
 
 
-def _columns_of_places(
-    columns: Mapping[str, Any], count: int
-) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
+def _places(columns: Mapping[str, Any], count: int) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
     """Coordinates and slides of the rows of a table, from its columns x, y and slide; None without them."""
     try:
         x, y = (np.asarray(columns[name]).astype(np.float64) for name in PLACE_COLUMNS[:2])
@@ -312,32 +314,23 @@ def _parquet(file: Path) -> ForeignPart:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(check_plain(file))
-    lists = [
-        field.name
-        for field in table.schema
-        if pa.types.is_list(field.type)
-        or pa.types.is_large_list(field.type)
-        or pa.types.is_fixed_size_list(field.type)
-    ]
+    table = pq.read_table(regular(file))
+    are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [field.name for field in table.schema if any(check(field.type) for check in are_lists)]
     key = next((name for name in FEATURES if name in lists), None)
     if key is None and len(lists) == 1 and lists[0] not in ("coords", "spatial", "label", "labels"):
         key = lists[0]
     if key is not None:
         rows = np.stack([np.asarray(row, dtype=np.float32) for row in table[key].to_pylist()])
     else:
-        floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-        used = _numbered(file, floats)
+        used = _numbered([field.name for field in table.schema if pa.types.is_floating(field.type)])
         log.warning("%s: features from the %d columns %s to %s", file.name, len(used), used[0], used[-1])
         rows = np.column_stack([table[name].to_numpy() for name in used])
-    wanted = (*NAMES, *PLACE_COLUMNS)
-    columns = {name: table[name].to_pylist() for name in table.column_names if name in wanted}
-    names = _names(file, columns, len(rows))
-    placed = _columns_of_places(columns, len(rows))
-    return ForeignPart(file, names, "", partial(_matrix, file, rows), *placed)
+    wanted = [name for name in table.column_names if name in (*NAMES, *PLACE_COLUMNS)]
+    return _named_arrays(file, {FEATURES[0]: rows, **{name: table[name].to_pylist() for name in wanted}})
 
 
-def _numbered(file: Path, names: Sequence[str]) -> list[str]:
+def _numbered(names: Sequence[str]) -> list[str]:
     """The columns of features: those of one name with a number at the end; others are never features."""
     series: dict[str, list[str]] = {}
     for name in names:
@@ -348,25 +341,24 @@ def _numbered(file: Path, names: Sequence[str]) -> list[str]:
         return many[0]
     expected = "one column of lists (embedding), or columns of numbers with one name (x0, x1, ...)"
     if not many:
-        raise _bad(file, f"has no features: expected {expected}; floats: {', '.join(names) or 'none'}")
+        raise _BadFileError(f"has no features: expected {expected}; floats: {', '.join(names) or 'none'}")
     shown = "; ".join(f"{columns[0]} to {columns[-1]}" for columns in many)
-    raise _bad(file, f"has several series of columns ({shown}): expected {expected}")
+    raise _BadFileError(f"has several series of columns ({shown}): expected {expected}")
 
 
 def _anndata(file: Path) -> ForeignPart:
     """AnnData's file layout by its published encoding: X or obsm["X_..."], names in obs."""
-    import h5py
-
-    with h5py.File(check_plain(file), "r") as box:
+    h5py = h5py_module()
+    with h5py.File(regular(file), "r") as box:
         entry = box.get("X")
         # A missing X is left out, without columns, or an empty dataset whose shape is None.
         shape = (0,) if entry is None else entry.attrs.get("shape", getattr(entry, "shape", ()))
         if shape is None or 0 in tuple(shape):
             layers = sorted(name for name in box.get("obsm", {}) if name.startswith("X_"))
             if len(layers) != 1:
-                raise _bad(file, f"has no X, and {len(layers)} entries X_... in obsm; keep one")
+                raise _BadFileError(f"has no X, and {len(layers)} entries X_... in obsm; keep one")
             entry = box["obsm"][layers[0]]
-        rows = _matrix(file, h5ad_matrix(entry))
+        rows = _matrix(h5ad_matrix(entry))
         obs = box["obs"]
         sliced = next((name for name in SLIDES if name in obs), None)
         slides = () if sliced is None else tuple(map(str, h5ad_texts(obs[sliced])))
@@ -374,37 +366,22 @@ def _anndata(file: Path) -> ForeignPart:
         taken = SLIDES if len(set(slides)) < len(slides) else ()
         named = next((name for name in NAMES if name in obs and name not in taken), None)
         names = tuple(map(str, h5ad_texts(obs[named or obs.attrs.get("_index", "_index")])))
-        slides = slides if taken else ("",) * len(names)
         spatial = box["obsm"]["spatial"][:] if "spatial" in box.get("obsm", {}) else None
     if len(names) != len(rows):
-        raise _bad(file, f"has {len(rows)} rows of features but {len(names)} names in obs")
-    if spatial is None:
-        return ForeignPart(file, names, "", lambda: rows, slides=slides)
-    coords = _numbers(file, spatial)[:, :2]
-    if coords.shape != (len(rows), 2):
-        raise _bad(file, f'has {len(rows)} rows of features but obsm["spatial"] of shape {spatial.shape}')
-    return ForeignPart(file, names, "", lambda: rows, coords, slides)
+        raise _BadFileError(f"has {len(rows)} rows of features but {len(names)} names in obs")
+    coords = None if spatial is None else _coordinates(spatial)[:, :2]
+    if coords is not None and coords.shape != (len(rows), 2):
+        raise _BadFileError(f'has {len(rows)} rows of features but {len(coords)} in obsm["spatial"]')
+    slides = slides if taken else ("",) * len(names)
+    return ForeignPart(file, names, lambda: rows, coords=coords, slides=slides)
 
 
-def _known(file: Path, names: Sequence[str]) -> str:
+def _features_key(names: Sequence[str]) -> str:
     found = next((name for name in FEATURES if name in names), None)
     if found is None:
         listed = ", ".join(map(str, names)) or "nothing"
-        raise _bad(file, f"has no features: expected one of {', '.join(FEATURES)}, found {listed}")
+        raise _BadFileError(f"has no features: expected one of {', '.join(FEATURES)}, found {listed}")
     return found
-
-
-def _names(file: Path, content: Any, count: int) -> tuple[str, ...]:
-    key = next((name for name in NAMES if name in content), None)
-    if key is None:
-        raise _bad(file, f"does not name its rows: it needs one of {', '.join(NAMES)}")
-    values = content[key]
-    names = tuple(
-        item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in list(values)
-    )
-    if len(names) != count:
-        raise _bad(file, f"has {count} rows of features but {len(names)} names ({key})")
-    return names
 
 
 def _row_count(shape: Sequence[int]) -> int:
@@ -418,30 +395,35 @@ def _row_count(shape: Sequence[int]) -> int:
     return shape[1] if len(shape) == 3 and shape[0] == 1 else shape[0]
 
 
-def _matrix(file: Path, values: Any) -> Rows:
+def _matrix(values: Any) -> Rows:
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
-        raise _bad(file, f"has features of type {array.dtype}; expected numbers [rows, dimension]")
+        raise _BadFileError(f"has features of type {array.dtype}; expected numbers [rows, dimension]")
     array = array.reshape(_row_count(array.shape), -1 if array.size else 0) if array.ndim == 1 else array
     if array.ndim == 3 and array.shape[0] == 1:
         array = array[0]
     if array.ndim != 2:
-        raise _bad(file, f"has features of shape {array.shape}; expected [rows, dimension]")
+        raise _BadFileError(f"has features of shape {array.shape}; expected [rows, dimension]")
     rows = np.ascontiguousarray(array, dtype=np.float32)
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        first = int(np.flatnonzero(~finite)[0])
-        raise _bad(
-            file, f"has NaN or infinite features in {int((~finite).sum())} rows (the first is row {first})"
-        )
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise _BadFileError(f"has NaN or infinite features in {len(bad)} rows (the first is row {bad[0]})")
     return rows
 
 
-def _bad(file: Path, what: str) -> HistobenchError:
-    return HistobenchError(f"{file} {what}")
-
-
 # Matching with the labels
+
+
+class _Found(NamedTuple):
+    """The rows of an image in a file; `is_slide` where they are all tiles of a slide."""
+
+    part: ForeignPart
+    rows: Sequence[int]
+    is_slide: bool = False
+
+
+#: Images with their rows, None for one that the features do not have.
+Matches = Iterable[tuple[RoiImage, _Found | None]]
 
 
 def import_features(
@@ -452,39 +434,36 @@ def import_features(
     A row of the table names an image of the features (with or without folder and ending), a tile
     (`SLIDE_x_y`) or a slide, whose tiles then all have its label, split and group.
     """
-    path = elsewhere_path(name)
+    path, label = elsewhere_path(name), label_of(name)
     parts = find_parts(path)
-    label = label_of(name)
-    in_order = len(parts) == 1 and parts[0].unnamed
-    index = _in_order(parts[0], dataset) if in_order else _Index(_slide_index(parts), _row_index(parts))
-    found = {
-        split: [(image, index.find(image)) for image in images] for split, images in dataset.splits.items()
+    index = _in_order(parts[0], dataset) if len(parts) == 1 and parts[0].unnamed else _index(parts)
+    matches = {
+        split: [(image, _find(index, image)) for image in images] for split, images in dataset.splits.items()
     }
     if dataset.pool:
-        found = {split: _once_each(images) for split, images in found.items()}
-    missing = [image.name for images in found.values() for image, place in images if place is None]
-    extractions, sets = [], {}
+        matches = {split: _once_each(images) for split, images in matches.items()}
+    every = [pair for images in matches.values() for pair in images]
+    missing = [image.name for image, found in every if found is None]
+    used = list({found.part.file: found.part for _, found in every if found}.values())
+    for part in parts if missing else used:
+        if part.problem:
+            raise part.problem
+    _check_recipes(used)
     total = sum(map(len, dataset.splits.values()))
-    used = {place.part.file: place.part for images in found.values() for _, place in images if place}
-    problems = [part.problem for part in (parts if missing else used.values()) if part.problem]
-    if problems:
-        raise problems[0]
-    _check_recipes(list(used.values()))
     if missing and (not skip_missing or len(missing) == total):
-        known = [*index.slides, *index.rows][:10_000]
         raise HistobenchError(
             f"{len(missing)} of {total} images of {dataset.name} are not in {path} "
-            f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
-            "other images? `on_bad_image` skip leaves them out"
+            f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, list(index)[:10_000])}); are these "
+            "the features of other images? `on_bad_image` skip leaves them out"
         )
-    _check_listed_once(pair for images in found.values() for pair in images)
+    _check_listed_once(every)
+    extractions, sets = [], {}
     cache: dict[Path, Rows] = {}
-    for split, images in found.items():
+    for split, images in matches.items():
         if not images:
             continue
-        features = _matched(
-            f"the {split} images of {dataset.name}", images, cache, dataset.target, dataset.pool
-        )
+        who = f"the {split} images of {dataset.name}"
+        features = _matched(who, images, cache, dataset.target, dataset.pool)
         digest = hashlib.sha256(features.embeddings.numpy().tobytes())
         digest.update("\n".join(features.img_names).encode())
         mark = digest.hexdigest()
@@ -512,35 +491,10 @@ def import_features(
     return extractions, sets
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The rows of an image in a file; `is_slide` where they are all tiles of a slide."""
-
-    part: ForeignPart
-    rows: Sequence[int]
-    is_slide: bool
-
-
-@dataclass(frozen=True)
-class _Index:
-    """The tiles of each slide, and single rows by name."""
-
-    slides: dict[str, tuple[ForeignPart, Sequence[int]]]
-    rows: dict[str, tuple[ForeignPart, int]]
-
-    def find(self, image: RoiImage) -> _Place | None:
-        sample = dict(image.sites).get(SAMPLE, "")  # Patho-Bench's own vectors are called after it
-        for key in (image.name, str(image.path), _base(image.name), _stem(image.name), sample):
-            if key in self.slides:
-                return _Place(*self.slides[key], is_slide=True)
-            if key in self.rows:
-                part, row = self.rows[key]
-                return _Place(part, (row,), is_slide=False)
-        return None
-
-
-#: Images with their places, None for one that the features do not have.
-Found = Iterable[tuple[RoiImage, _Place | None]]
+def _find(index: Mapping[str, _Found], image: RoiImage) -> _Found | None:
+    sample = dict(image.sites).get(SAMPLE, "")  # Patho-Bench's own vectors are called after it
+    keys = (image.name, str(image.path), _base(image.name), _stem(image.name), sample)
+    return next((index[key] for key in keys if key in index), None)
 
 
 def _check_recipes(parts: Sequence[ForeignPart]) -> None:
@@ -554,14 +508,12 @@ def _check_recipes(parts: Sequence[ForeignPart]) -> None:
             )
 
 
-def _check_listed_once(found: Found) -> None:
+def _check_listed_once(matches: Matches) -> None:
     """Refuse a table that names the same features twice: they would count twice, or be in two splits."""
     listed: dict[tuple[Path, int], RoiImage] = {}
-    for image, place in found:
-        if place is None:
-            continue
-        for row in place.rows:
-            other = listed.setdefault((place.part.file, row), image)
+    for image, found in matches:
+        for row in found.rows if found else ():
+            other = listed.setdefault((found.part.file, row), image) if found else image
             if other is not image:
                 raise HistobenchError(
                     f"{image.name} ({image.origin}) is listed twice, also at {other.origin}; keep "
@@ -569,59 +521,51 @@ def _check_listed_once(found: Found) -> None:
                 )
 
 
-def _slide_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, Sequence[int]]]:
-    """The tiles of each slide; a file with one vector of a slide has none."""
-    found: dict[str, tuple[ForeignPart, Sequence[int]]] = {
-        part.slide: (part, range(len(part.names)))
-        for part in parts
-        if part.slide and part.names != (part.slide,)
-    }
+def _index(parts: Sequence[ForeignPart]) -> dict[str, _Found]:
+    """Rows by name, and by the name without folder and ending where that is unique; tiles by slide."""
+    slides: dict[str, _Found] = {}
+    names: dict[str, _Found] = {}
+    short: dict[str, _Found | None] = {}
+    for part in parts:
+        for row, name in enumerate(part.names):
+            if name in names:
+                raise HistobenchError(f"{name} occurs twice, in {names[name].part.file} and {part.file}")
+            names[name] = found = _Found(part, (row,))
+            for key in {_base(name), _stem(name)}:
+                short[key] = None if key in short else found
+        if part.slide and part.names != (part.slide,):  # else it is one vector of a slide
+            slides[part.slide] = _Found(part, range(len(part.names)), is_slide=True)
     for part in parts:
         rows: dict[str, list[int]] = {}
         for row, slide in enumerate(part.slides):
             if slide:
                 rows.setdefault(slide, []).append(row)
         for slide, members in rows.items():
-            if slide in found and found[slide][0] is not part:
+            if slide in slides and slides[slide].part is not part:
                 raise HistobenchError(
-                    f"tiles of {slide} are in {found[slide][0].file} and {part.file}; keep one"
+                    f"tiles of {slide} are in {slides[slide].part.file} and {part.file}; keep one"
                 )
-            found[slide] = part, members
-    return found
+            slides[slide] = _Found(part, members, is_slide=True)
+    return {**{key: found for key, found in short.items() if found}, **names, **slides}
 
 
-def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int]]:
-    """Row by name, and by the name without folder and ending where that is unique."""
-    full: dict[str, tuple[ForeignPart, int]] = {}
-    short: dict[str, tuple[ForeignPart, int] | None] = {}
-    for part in parts:
-        for row, name in enumerate(part.names):
-            if name in full:
-                raise HistobenchError(f"{name} occurs twice, in {full[name][0].file} and {part.file}")
-            full[name] = (part, row)
-            for key in {_base(name), _stem(name)}:
-                short[key] = None if key in short else (part, row)
-    return {**{key: place for key, place in short.items() if place is not None}, **full}
-
-
-def _in_order(part: ForeignPart, dataset: RoiDataset) -> _Index:
+def _in_order(part: ForeignPart, dataset: RoiDataset) -> dict[str, _Found]:
     """The rows of an array without names, which are those of the table."""
     tables = [images for images in dataset.splits.values() if isinstance(images, ImageTable)]
     columns = tables[0].columns if tables else None
     kept = cache_dir() / "frames"  # a DataFrame is kept by split, not in its order
     if columns is None or len(set(columns.lines)) < len(columns) or columns.root == kept:
-        raise _bad(part.file, f"needs a table with a row for each image, or names, {_NAMED}")
+        raise HistobenchError(f"{part.file} needs a table with a row for each image, or names, {_NAMED}")
     if len(columns) != part.unnamed:
-        raise _bad(
-            part.file,
-            f"has {part.unnamed} rows, but {dataset.name} lists {len(columns)} images; rows without names "
-            f"must be those of the table in its order. Name them, {_NAMED}",
+        raise HistobenchError(
+            f"{part.file} has {part.unnamed} rows, but {dataset.name} lists {len(columns)} images; rows "
+            f"without names must be those of the table in its order. Name them, {_NAMED}"
         )
-    rows: dict[str, tuple[ForeignPart, int]] = {}
-    for row in range(len(columns)):
-        rows.setdefault(columns.image(row).name, (part, row))
     log.warning("%s: no names; its rows are taken in the order of the table", part.file.name)
-    return _Index({}, rows)
+    rows: dict[str, _Found] = {}
+    for row in range(len(columns)):
+        rows.setdefault(columns.image(row).name, _Found(part, (row,)))
+    return rows
 
 
 def _base(name: str) -> str:
@@ -632,12 +576,12 @@ def _stem(name: str) -> str:
     return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
 
 
-def _once_each(found: Found) -> list[tuple[RoiImage, _Place | None]]:
+def _once_each(matches: Matches) -> list[tuple[RoiImage, _Found | None]]:
     """The images without those whose features another image of the same sample has."""
-    seen: dict[object, tuple[RoiImage, _Place | None]] = {}
-    for image, place in found:
-        key = image.name if place is None else (_sample(image), place.part.file, tuple(place.rows))
-        seen.setdefault(key, (image, place))
+    seen: dict[object, tuple[RoiImage, _Found | None]] = {}
+    for image, found in matches:
+        key = image.name if found is None else (_sample(image), found.part.file, tuple(found.rows))
+        seen.setdefault(key, (image, found))
     return list(seen.values())
 
 
@@ -671,11 +615,7 @@ def _pooled(features: FeatureSet, images: Sequence[RoiImage], counts: Sequence[i
 
 
 def _matched(
-    who: str,
-    found: Found,
-    cache: dict[Path, Rows],
-    target: TargetColumns | None = None,
-    pool: str = "",
+    who: str, matches: Matches, cache: dict[Path, Rows], target: TargetColumns | None, pool: str
 ) -> FeatureSet:
     blocks: list[NDArray[np.floating]] = []
     names: list[str] = []
@@ -683,41 +623,39 @@ def _matched(
     places: list[Place | None] = []
     given: list[dict[str, str]] = []  # what a file says of its rows
     counts: list[int] = []
+    empty: list[str] = []
     has_slides = False
-    for image, place in found:
-        if place is None:
+    for image, found in matches:
+        if found is None:
             continue
-        part, rows = place.part, place.rows
+        part, rows, is_slide = found
         if part.file not in cache:
             if part.slide:  # its rows are together in the table, as a rule
                 cache.clear()
             cache[part.file] = part.read()
-        if place.is_slide:
-            has_slides = True
-            if not rows:
-                log.warning("%s has no tiles; left out", part.file)
-                continue
-        if pool:
-            blocks.append(cache[part.file][list(rows)].mean(0, dtype=np.float64, keepdims=True))
-            counts.append(len(rows))
-            names.append(image.name)
-            owners.append(image)
-            places.append(None)
-            given.append({})
+        has_slides |= is_slide
+        if not rows:
+            empty.append(part.file.name)
             continue
-        names += [part.names[row] for row in rows] if place.is_slide else [image.name]
         whole = cache[part.file]
-        blocks.append(whole if len(rows) == len(whole) else whole[list(rows)])
+        block = whole if len(rows) == len(whole) else whole[list(rows)]
+        if pool:
+            counts.append(len(rows))
+            block, rows = block.mean(0, dtype=np.float64, keepdims=True), rows[:1]
+        blocks.append(block)
+        names += [part.names[row] for row in rows] if is_slide and not pool else [image.name]
         owners += [image] * len(rows)
-        places += map(part.place, rows)
-        given += [{name: column[row] for name, column in part.sites.items()} for row in rows]
+        places += [None] if pool else map(part.place, rows)
+        given += [{} if pool else {name: column[row] for name, column in part.sites.items()} for row in rows]
+    if empty:
+        log.warning("%d of %s have no tiles and are left out, such as %s", len(empty), who, empty[0])
     widths = sorted({block.shape[1] for block in blocks})
-    if len(widths) != 1:
-        if not widths:
-            raise HistobenchError(f"none of {who} has features")
+    if not widths:
+        raise HistobenchError(f"none of {who} has features")
+    if len(widths) > 1:
+        lengths = ", ".join(map(str, widths))
         raise HistobenchError(
-            f"{who} have features of several lengths ({', '.join(map(str, widths))}): are the "
-            "files of one encoder?"
+            f"{who} have features of several lengths ({lengths}): are the files of one encoder?"
         )
     groups = None
     if has_slides or any(image.group is not None for image in owners):
@@ -751,8 +689,7 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
     """
     label = label_of(name)
     written, scales = [], None
-    splits = [split for split in ("train", "val", "test") if all(split in part for part in parts)]
-    for split in splits:
+    for split in (split for split in SPLITS if all(split in part for part in parts)):
         sets = [load(part[split]) for part in parts]
         first = sets[0]
         for other in sets[1:]:
@@ -776,9 +713,7 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
             img_names=first.img_names,
             groups=first.groups,
             metadata={
-                "dataset": first.metadata.get("dataset"),
-                "split": split,
-                "classes": first.metadata.get("classes"),
+                **{key: first.metadata.get(key) for key in ("dataset", "split", "classes", "skipped")},
                 "encoder": label,
                 "size": "combined",
                 "dim": sum(int(side.shape[1]) for side in sides),
@@ -788,7 +723,6 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
                     "encoder": label,
                     "parts": [features.metadata.get("identity") for features in sets],
                 },
-                "skipped": first.metadata.get("skipped", []),
                 "versions": {"histobench": __version__},
             },
             sites=first.sites,
@@ -825,7 +759,7 @@ def export_features(sets: Sequence[FeatureSet], target: Path, kind: str) -> Path
 
 
 def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"name": [], "label": [], "class": [], "group": [], "split": []}
+    columns: dict[str, list[Any]] = {key: [] for key in ("name", "label", "class", "group", "split")}
     for features in sets:
         classes = list(features.metadata.get("classes") or ())
         labels = features.labels.tolist()
@@ -880,18 +814,12 @@ def _to_parquet(sets: Sequence[FeatureSet], path: Path) -> None:
         {**{key: pa.array(values) for key, values in _columns(sets).items()}, "embedding": lists}
     )
     table = table.replace_schema_metadata({"histobench": _metadata(sets)})
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    path.write_bytes(sink.getvalue())
+    with path.open("wb") as sink:
+        pq.write_table(table, sink)
 
 
 def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
-    try:
-        import h5py
-    except ModuleNotFoundError as error:
-        raise HistobenchError(
-            "h5ad needs the package h5py; run: pip install 'histobench[features]'"
-        ) from error
+    h5py = h5py_module()
     columns = _columns(sets)
     names = columns.pop("name")
     spatial = np.asarray([columns["x"], columns["y"]]).T if "x" in columns else np.full((1, 2), np.nan)

@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from histobench.core.claim import exclusive, holder_of
 from histobench.core.devices import cpu_kind, resolve_device
-from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
+from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError, error_text
 from histobench.core.files import check_writable
 from histobench.core.folders import cache_dir, local_dir
 from histobench.core.progress import Progress, Silent
@@ -31,7 +33,7 @@ from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
-from histobench.roi.features.cache.content_hashes import take_inventory
+from histobench.roi.features.cache.content_hashes import Keys, take_inventory
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
@@ -118,7 +120,7 @@ def extract(
         bad = job.compute(plan.shards)
         seconds = job.runner.seconds if plan.shards else {}
         job.close()  # others need not wait while files are written
-        problems = problems_of(dataset, plan.keys, plan.unreadable, bad)
+        problems = problems_of(plan.contents, plan.unreadable, bad)
         computed = [
             {key for shard in plan.shards if place in shard.encoders for key in shard.keys}
             for place in range(len(plan.encoders))
@@ -128,9 +130,7 @@ def extract(
                 written,
                 computed=len(
                     computed[place].intersection(
-                        plan.keys[image.path]
-                        for image in dataset.splits[written.split]
-                        if image not in problems
+                        key for image, key in plan.contents.of(written.split) if image not in problems
                     )
                 ),
                 wall_seconds=time.perf_counter() - began,
@@ -138,7 +138,7 @@ def extract(
             )
             for place, (planned, state) in enumerate(zip(plan.encoders, job.states, strict=True))
             for written in write_splits(
-                planned, state.cache, dataset, plan.keys, problems, save_dir=save_dir, settings=chosen
+                planned, state.cache, plan.contents, problems, save_dir=save_dir, settings=chosen
             )
         ]
 
@@ -198,35 +198,42 @@ class Extractor:
             if self._keep:
                 made = list(made)
             self._inventory = inventory = hashing.result()
+        #: The readable images of the dataset, each once.
+        self._keys = inventory.refs.distinct
+        self._images = feature_set_fingerprint("", inventory.refs.in_order())
         self._open.callback(inventory.close)
-        for text in copies_in(self.dataset, inventory.keys):
+        for text in copies_in(self.dataset, inventory.contents.copies):
             log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
         found = self._checked(made)
         if self._keep:
             found = iter(kept := list(found))
             self._wait_for_others([state for _, state in kept])
         planned: list[PlannedEncoder] = []
-        missing: list[list[bytes]] = []
-        for item, state in found:
-            with self._noting_failures(item):
-                lacking = self._missing(state.cache)
-                if lacking:
-                    some = lacking[:: max(1, len(lacking) // TRIAL_IMAGES)][:TRIAL_IMAGES]
-                    images = [inventory.refs[key] for key in some]
-                    make_ready(state, self.settings, self.device, len(lacking), images)
-                planned.append(PlannedEncoder.of(item, state))
-                missing.append(lacking)
-                if self._keep:
-                    self.states.append(state)
-                else:
-                    state.forward = None
+        wanted = np.zeros(len(self._keys), np.bool_)
+
+        def missing() -> Iterator[Keys]:
+            for item, state in found:
+                with self._noting_failures(item):
+                    lacks = self._lacks(state.cache)
+                    lacking = self._keys if lacks.all() else Keys(self._keys.data[lacks])
+                    if len(lacking):
+                        some = lacking[:: max(1, len(lacking) // TRIAL_IMAGES)][:TRIAL_IMAGES]
+                        images = [inventory.refs[key] for key in some]
+                        make_ready(state, self.settings, self.device, len(lacking), images)
+                    planned.append(PlannedEncoder.of(item, state))
+                    np.logical_or(wanted, lacks, out=wanted)
+                    if self._keep:
+                        self.states.append(state)
+                    else:
+                        state.forward = None
+                    yield lacking
+
         asked = self.settings.batch_size
         batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
-        shards = plan_shards(missing, shard_size(batch, on_cpu=on_cpu))
-        listed = {key for shard in shards for key in shard.keys}
+        shards = plan_shards(missing(), shard_size(batch, on_cpu=on_cpu))
         if planned and inventory.refs and not shards:
             self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
-        elif known := len(inventory.refs) - len(listed):
+        elif known := len(inventory.refs) - int(wanted.sum()):
             self.progress.say(
                 f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
             )
@@ -234,8 +241,8 @@ class Extractor:
             tuple(planned),
             self._failures,
             tuple(shards),
-            {key: inventory.refs[key] for key in listed},
-            inventory.keys,
+            inventory.refs,
+            inventory.contents,
             inventory.unreadable,
             self.device,
             torch.get_num_threads(),
@@ -254,12 +261,14 @@ class Extractor:
             return item.build()
         except HistobenchError as error:
             return error
+        except OSError as error:
+            return HistobenchError(error_text(error))
 
     @contextmanager
     def _noting_failures(self, item: BasePatchEncoder | EncoderRecipe) -> Iterator[None]:
         try:
             yield
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             if not self._tolerant or isinstance(error, DiskFullError):
                 raise
             self._failures[item.name] = str(error)
@@ -268,7 +277,7 @@ class Extractor:
         self, made: Iterable[BasePatchEncoder | HistobenchError]
     ) -> Iterator[tuple[BasePatchEncoder | EncoderRecipe, EncoderState]]:
         """The encoders that can be used, each with the rows that can be."""
-        refs = list(self._inventory.refs.values())
+        refs = self._inventory.refs.values()
         for item, encoder in zip(self.given, made, strict=True):
             with self._noting_failures(item):
                 if isinstance(encoder, HistobenchError):
@@ -283,7 +292,7 @@ class Extractor:
 
     def _serves(self, state: EncoderState) -> bool:
         """Whether all images are cached, and were compared with the same libraries before."""
-        return state.cache.decision(VERSIONS) == versions(*LIBRARIES) and not self._missing(state.cache)
+        return state.cache.decision(VERSIONS) == versions(*LIBRARIES) and not self._lacks(state.cache).any()
 
     def _state(self, encoder: BasePatchEncoder) -> EncoderState:
         precision, exact, fast = self._named(encoder)
@@ -291,9 +300,8 @@ class Extractor:
         cache = self._cache(exact if self.settings.is_exact(precision) else fast)
         if precision == "fp32" and self.settings.compile == "auto" and is_cached(self.root, exact):
             known = self._cache(exact)  # serves, if it has all images
-            cache = cache if self._missing(known) else known
-        images = feature_set_fingerprint("", sorted(self._inventory.refs))
-        job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
+            cache = cache if self._lacks(known).any() else known
+        job = fingerprint([self._images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
         return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
@@ -313,7 +321,7 @@ class Extractor:
 
         Two that computed the same images at once would also differ in the last bits, as batches do.
         """
-        lacking = [state for state in states if self._missing(state.cache)]
+        lacking = [state for state in states if self._lacks(state.cache).any()]
         # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
         by_cache = {state.cache.fingerprint: state for state in lacking}
         for _, state in sorted(by_cache.items()):
@@ -345,7 +353,7 @@ class Extractor:
         if isinstance(state.encoder, StandIn):  # compared with the same libraries before
             return state
         refs = self._inventory.refs
-        keys = [key for key in self._keys() if key in state.cache.rows]
+        keys = [key for key in self._keys if key in state.cache.rows]
         asked = self.settings.recheck
         count = asked if isinstance(asked, int) else images_to_recheck(len(keys), state.encoder)
         seed = secrets.randbits(32)  # other images in every run: what one run misses the next may find
@@ -369,14 +377,11 @@ class Extractor:
         state.cache.discard(difference.digest)
         return self._state(state.encoder)
 
-    def _keys(self) -> list[bytes]:
-        """The readable images of the dataset, each once."""
-        images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
-        keys = (self._inventory.key_of(image) for image in images)
-        return list(dict.fromkeys(key for key in keys if key is not None))
-
-    def _missing(self, cache: RowCache) -> list[bytes]:
-        return [key for key in self._keys() if key not in cache]
+    def _lacks(self, cache: RowCache) -> NDArray[np.bool_]:
+        """Which of the images have no row."""
+        if not cache.rows and not cache.bad:
+            return np.ones(len(self._keys), np.bool_)
+        return np.fromiter((key not in cache for key in self._keys), np.bool_, len(self._keys))
 
     @property
     def runner(self) -> DeviceRunner:
@@ -448,10 +453,9 @@ class Extractor:
         messages = []
         for state in (self.states[place] for place in places):
             state.cache.refresh()
-            keys = self._keys()
-            kept = len(keys) - len(self._missing(state.cache))
+            kept = len(self._keys) - int(self._lacks(state.cache).sum())
             messages.append(
-                f"{kept} of {len(keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
+                f"{kept} of {len(self._keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
         return "; ".join(messages)
 

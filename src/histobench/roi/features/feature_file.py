@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, check_plain
-from histobench.roi.data.sites import TilePlaces
+from histobench.core.files import atomic_path, regular
+from histobench.roi.data.sites import TilePlaces, coordinate
 from histobench.roi.data.targets import Target, TargetColumns
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
@@ -87,17 +87,10 @@ def typed_columns(
         rows = [of.row(cells) for cells in zip(*(columns[name] for name in named), strict=True)]
         target = Target(of, np.array(rows, dtype=np.float64).reshape(len(rows), len(named)))
     if {f"{_TILE}x", f"{_TILE}y"} <= columns.keys():
-        cells = [[_coordinate(cell) for cell in columns[_TILE + name]] for name in "xy"]
+        cells = [[coordinate(cell) for cell in columns[_TILE + name]] for name in "xy"]
         slides = columns.get(f"{_TILE}slide") or ("",) * len(cells[0])
         places = TilePlaces(np.array(cells, dtype=np.float64).T, slides)
     return sites, target, places
-
-
-def _coordinate(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
 
 
 def fingerprint_of(*sets: FeatureSet) -> str:
@@ -276,7 +269,7 @@ def plain_tensors(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals(_numpy_globals()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, of no use to a reader
-            return torch.load(check_plain(path), map_location="cpu", weights_only=True)
+            return torch.load(regular(path), map_location="cpu", weights_only=True)
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:

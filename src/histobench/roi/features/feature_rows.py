@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.files import check_plain
+from histobench.core.files import regular
 
 _TYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 
@@ -20,7 +20,7 @@ _TYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 def read_rows(path: Path) -> tuple[Sequence[str], NDArray[np.float32]]:
     """Return the names of the images and their features; files of other tools are read with torch."""
     try:
-        with zipfile.ZipFile(check_plain(path)) as archive:  # which compares the checksum of every part
+        with zipfile.ZipFile(regular(path)) as archive:  # which compares the checksum of every part
             listing = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
             with archive.open(listing) as handle:
                 content = _Unpickler(handle, archive, listing.removesuffix("data.pkl")).load()

@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from histobench.core.errors import HistobenchError
+import torch
+
+from histobench.core.devices import resolve_device
+from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.encoders.own_encoder import check_same
+from histobench.roi.features.cache.row_cache import RowCache
+from histobench.roi.features.inference.device_runner import DeviceRunner, EncoderState, make_ready
 from histobench.roi.features.inference.shards import Shard
+from histobench.roi.features.loading.loader import open_pool
 from histobench.roi.features.shard_plan import PlannedEncoder
 from histobench.roi.options import Settings
 
@@ -127,6 +134,34 @@ class _Reports:
         self._stream.flush()
 
 
+def planned_runner(
+    encoders: Mapping[int, PlannedEncoder], *, root: Path, settings: Settings, workers: int, threads: int
+) -> DeviceRunner:
+    """Make encoders of a plan ready in this process, with the decisions that were made there.
+
+    One that cannot be made is among the failures of the runner.
+    """
+    torch.set_num_threads(threads)
+    device = resolve_device(settings.device)
+    states, failures = {}, {}
+    for place, planned in encoders.items():
+        description = planned.description
+        try:
+            encoder = planned.build()
+            check_same(encoder, description["identity"])
+            record = {"exactness": {}, **planned.record}
+            state = EncoderState(encoder, description["precision"], RowCache(root, description), record)
+            make_ready(state, settings, device)
+            states[place] = state
+        except DiskFullError:
+            raise
+        except (HistobenchError, OSError) as error:
+            failures[place] = str(error)
+    runner = DeviceRunner(states, device, open_pool(workers), tolerant=True)
+    runner.failures = failures
+    return runner
+
+
 def share_shards(shards: Sequence[Shard], devices: int) -> list[list[Shard]]:
     """Deal the shards out like cards."""
     return [list(shards[start::devices]) for start in range(devices)]
@@ -138,8 +173,6 @@ def main() -> int:
     sys.stdout = sys.stderr  # what libraries print must not mix with the reports
     share: Share = pickle.load(sys.stdin.buffer)  # from the parent, through its own pipe
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    from histobench.roi.features.planned_runner import planned_runner
-
     try:
         with closing(
             planned_runner(
@@ -157,7 +190,7 @@ def main() -> int:
                 known_bad=share.known_bad,
                 progress=reports,
             )
-    except HistobenchError as error:
+    except (HistobenchError, OSError) as error:
         reports.send({"error": str(error)})
         return 2
     reports.send(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -106,7 +106,7 @@ def sample(keys: Sequence[bytes], count: int, seed: int) -> list[bytes]:
     return [keys[place] for place in sorted(random.Random(seed).sample(range(len(keys)), count))]
 
 
-def check_batch(encoder: BasePatchEncoder, refs: Sequence[ImageRef], device: str) -> None:
+def check_batch(encoder: BasePatchEncoder, refs: Iterable[ImageRef], device: str) -> None:
     """Raise when a user's own encoder gives an image other features alone than among others."""
     if "family" in encoder.identity:
         return

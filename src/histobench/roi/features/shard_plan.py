@@ -10,10 +10,11 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
+from histobench.roi.data.roi_dataset import SPLITS, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
+from histobench.roi.features.cache.content_hashes import Contents
 from histobench.roi.features.cache.listing import record_set
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.fingerprint import LIBRARIES, feature_set_fingerprint, versions
@@ -68,73 +69,16 @@ class EncoderFacts:
 
 
 def problems_of(
-    dataset: RoiDataset,
-    keys: Mapping[Path, bytes],
-    unreadable: Mapping[Path, str],
-    bad: Mapping[bytes, str],
+    contents: Contents, unreadable: Mapping[Path, str], bad: Mapping[bytes, str]
 ) -> dict[RoiImage, str]:
     """Every image that cannot be used, with the line that says so."""
     problems: dict[RoiImage, str] = {}
-    for image in (image for split in SPLITS for image in dataset.splits.get(split, ())):
-        key = keys.get(image.path)
+    for image, key in (pair for split in SPLITS for pair in contents.of(split)):
         why = unreadable.get(image.path) if key is None else bad.get(key)
         if why is not None:
             place = "" if image.origin == str(image.path) else f"{image.origin}: "
             problems[image] = f"{place}{image.path}: {why}"
     return problems
-
-
-def write_features(
-    facts: EncoderFacts,
-    cache: RowCache,
-    dataset: RoiDataset,
-    split: str,
-    keys: Mapping[Path, bytes],
-    problems: Mapping[RoiImage, str],
-    *,
-    save_dir: Path,
-    generation: str,
-    precision: str,
-    exactness: Any,
-) -> Extraction:
-    """Write the feature file of one split; `keys` are the images' content hashes, `problems` are left out."""
-    images = [image for image in dataset.splits[split] if image not in problems]
-    if not images:
-        raise HistobenchError(f"{dataset.name}: none of the {split} images can be read")
-    rows = [keys[image.path] for image in images]
-    skipped = tuple((image.name, problems[image]) for image in dataset.splits[split] if image in problems)
-    name = feature_set_fingerprint(cache.fingerprint + generation, rows)
-    path = save_dir / file_name(dataset.name, facts.model, facts.size, split)
-    metadata = {
-        "dataset": dataset.name,
-        "split": split,
-        "classes": list(dataset.classes),
-        "encoder": facts.name,
-        "size": facts.size,
-        "dim": facts.dim,
-        "precision": precision,
-        "fingerprint": name,
-        "encoder_fingerprint": cache.fingerprint,
-        "identity": cache.description["identity"],
-        "transform": cache.description["transform"],
-        "exactness": exactness,
-        "skipped": [{"image": image, "reason": why} for image, why in skipped],
-        "versions": versions(),
-    }
-    if facts.origin:
-        metadata["origin"] = facts.origin
-    assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path, target=dataset.target)
-    record_set(cache.root, name, metadata, path, len(images))
-    return Extraction(
-        encoder=facts.name,
-        asked=facts.asked,
-        split=split,
-        path=path,
-        images=len(images),
-        computed=0,
-        fingerprint=name,
-        skipped=skipped,
-    )
 
 
 # An extraction that is planned and not yet computed: plain values that any process can work with.
@@ -188,14 +132,14 @@ class PlannedEncoder:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What is missing, by shards; `keys` are the content hashes of all readable images."""
+    """What is missing, by shards."""
 
     encoders: tuple[PlannedEncoder, ...]
     #: Encoder -> why it cannot be used.
     failures: Mapping[str, str]
     shards: tuple[Shard, ...]
     refs: Mapping[bytes, ImageRef]
-    keys: Mapping[Path, bytes]
+    contents: Contents
     unreadable: Mapping[Path, str]
     device: str
     threads: int
@@ -204,37 +148,52 @@ class ExtractionPlan:
 def write_splits(
     planned: PlannedEncoder,
     cache: RowCache,
-    dataset: RoiDataset,
-    keys: Mapping[Path, bytes],
+    contents: Contents,
     problems: Mapping[RoiImage, str],
     *,
     save_dir: Path,
     settings: Settings,
 ) -> list[Extraction]:
-    """Write the feature files of one encoder; `keys` are the images' content hashes."""
+    """Write the feature files of one encoder; `problems` are left out."""
+    dataset = contents.dataset
     if problems and settings.on_bad_image == "stop":
         raise HistobenchError(
             f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
             "what has been computed is kept"
         )
-    record = cache.decision(PRECISION) | cache.decision(planned.job)
-    written = [
-        write_features(
-            planned.facts,
-            cache,
-            dataset,
-            split,
-            keys,
-            problems,
-            save_dir=save_dir,
-            # Rows that were made anew under the same description are another set for all that comes after.
-            generation=cache.content if settings.no_cache else cache.generation,
-            precision=str(record.get("precision", planned.description["precision"])),
-            exactness=record.get("exactness"),
-        )
-        for split in SPLITS
-        if dataset.splits.get(split)
-    ]
+    facts, record = planned.facts, cache.decision(PRECISION) | cache.decision(planned.job)
+    # Rows that were made anew under the same description are another set for all that comes after.
+    generation = cache.content if settings.no_cache else cache.generation
+    written = []
+    for split in (split for split in SPLITS if dataset.splits.get(split)):
+        pairs = [(image, key) for image, key in contents.of(split) if key and image not in problems]
+        if not pairs:
+            raise HistobenchError(f"{dataset.name}: none of the {split} images can be read")
+        images, rows = [image for image, _ in pairs], [key for _, key in pairs]
+        skipped = tuple((image.name, problems[image]) for image in dataset.splits[split] if image in problems)
+        name = feature_set_fingerprint(cache.fingerprint + generation, rows)
+        path = save_dir / file_name(dataset.name, facts.model, facts.size, split)
+        metadata = {
+            "dataset": dataset.name,
+            "split": split,
+            "classes": list(dataset.classes),
+            "encoder": facts.name,
+            "size": facts.size,
+            "dim": facts.dim,
+            "precision": str(record.get("precision", planned.description["precision"])),
+            "fingerprint": name,
+            "encoder_fingerprint": cache.fingerprint,
+            "identity": cache.description["identity"],
+            "transform": cache.description["transform"],
+            "exactness": record.get("exactness"),
+            "skipped": [{"image": image, "reason": why} for image, why in skipped],
+            "versions": versions(),
+        }
+        if facts.origin:
+            metadata["origin"] = facts.origin
+        assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path, target=dataset.target)
+        record_set(cache.root, name, metadata, path, len(images))
+        written.append(Extraction(facts.name, facts.asked, split, path, len(images), 0, name, skipped))
     here = versions(*LIBRARIES)
     is_compared = "family" in planned.description["identity"] and settings.recheck != 0
     if is_compared and cache.decision(VERSIONS) != here:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, located
-from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
@@ -104,12 +104,7 @@ def read_plan(path: str | Path) -> Plan:
 def read_plan_values(path: str | Path) -> dict[str, Any]:
     """The plain values of a plan file, not yet checked."""
     path = Path(path)
-    try:
-        text = read_plain_text(path, limit=HAND_WRITTEN, encoding="utf-8-sig")
-    except OSError as error:
-        raise HistobenchError(f"cannot read the plan {path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise HistobenchError(f"the plan {path} is not UTF-8 text") from None
+    text = read_plain_text(path, encoding="utf-8-sig")
     content = read_yaml(text, where=str(path))
     return dict(_mapping(content, str(path)))
 
@@ -233,14 +228,8 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     for name in ("class2id", "prompts"):
         if values.get(name):
             given[name] = base / Path(str(values[name])).expanduser()
-            try:
-                check_plain(given[name])
-            except FileNotFoundError:
-                raise HistobenchError(located(where, f"`{name}` {given[name]} does not exist")) from None
-            except OSError as error:
-                raise HistobenchError(
-                    located(where, f"cannot read `{name}` {given[name]}: {error.strerror}")
-                ) from None
+            if not given[name].exists():
+                raise HistobenchError(located(where, f"`{name}` {given[name]} does not exist"))
     if public is not None:
         given.setdefault("class2id", public.classes_file)
     given |= values_from(options_of(Origin), values, where)

@@ -11,6 +11,7 @@ from histobench.core.files import write_json
 from histobench.roi.data.check import structure_findings
 from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.prompts import read_prompts
+from histobench.roi.data.readers import is_results
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
@@ -23,7 +24,15 @@ from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
-from histobench.roi.task_catalogue import CLASS, PATIENT, ROBUSTNESS, UNTRAINED, ZERO_SHOT, canonical_task
+from histobench.roi.task_catalogue import (
+    CLASS,
+    DEFAULT_TASKS,
+    PATIENT,
+    ROBUSTNESS,
+    UNTRAINED,
+    ZERO_SHOT,
+    canonical_task,
+)
 from histobench.roi.units.local_engine import LocalEngine
 from histobench.roi.units.roi_run import EVALUATED, REPORT, RoiRun
 from histobench.roi.units.status import check_free, differences
@@ -40,6 +49,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 
 def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
+    _check_apart(plan.results, Path(entry.source))
     dataset = DatasetSource.of(entry, plan).load()
     tasks = tasks_for(plan, dataset)
     over_splits = plan.scheme is not None
@@ -81,6 +91,17 @@ def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
             more = f" (and {len(alike) - 1} more: histobench data check)" if len(alike) > 1 else ""
             log.warning("%s: %s%s", entry.name, alike[0].message, more)
     return dataset
+
+
+def _check_apart(results: Path, source: Path) -> None:
+    """Refuse to write results among the images of a folder; a folder of their own inside it is left out."""
+    place = results.resolve()
+    is_inside = source.is_dir() and place.is_relative_to(source.resolve())
+    if is_inside and place.is_dir() and any(place.iterdir()) and not is_results(place):
+        raise HistobenchError(
+            f"`results` {results} is a folder of images of `data` {source}; give a new folder, such as "
+            f"{source / 'results'}"
+        )
 
 
 #: What `data check` finds without opening an image, and nothing later in a run tells.
@@ -184,6 +205,7 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
     folder.refresh()
     outcome = PlanOutcome(results, folder)
     outputs = (folder.output(unit.id) or {} for unit in folder.units())
+    by_default = tuple(map(canonical_task, folder.plan.get("tasks", ()))) == DEFAULT_TASKS
     cpus = sorted({str(output["cpu"]) for output in outputs if "cpu" in output})
     if len(cpus) > 1:
         log.warning("CPUs of several kinds: %s; numbers can differ in their last bits", ", ".join(cpus))
@@ -198,11 +220,10 @@ def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
             place = ": splits" if unit.kind == "splits" else ""
             _add(outcome.failures, EncoderFailure(f"{note['job']}{place}", note["reason"]))
         elif note["state"] == DONE and unit.kind in EVALUATED:
-            if note["outcome"] == "skipped":
-                _add(
-                    outcome.skipped,
-                    EncoderFailure(f"{folder.title(unit)}: {unit.spec['task']}", note["reason"]),
-                )
+            # Zero-shot is one of the default tasks; most encoders and datasets have no texts for it.
+            if note["outcome"] == "skipped" and not (by_default and unit.spec["task"] == ZERO_SHOT):
+                title = f"{folder.title(unit)}: {unit.spec['task']}"
+                _add(outcome.skipped, EncoderFailure(title, note["reason"]))
             outcome.evaluated += note["outcome"] == "evaluated"
             outcome.unchanged += note["outcome"] == "unchanged"
         elif note["state"] == DONE and unit.kind == "splits":

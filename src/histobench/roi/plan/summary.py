@@ -67,7 +67,7 @@ def compare_tasks(
     for (task, preset, _, seed), runs in by_task(load_runs(results_dir)).items():
         try:
             comparison = compare_runs(runs, CompareSettings(METRIC), table_of=table_of)
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             problems.append(f"{task} ({preset}): {error}")
             continue
         comparisons.append(comparison)
@@ -96,7 +96,7 @@ def compare_tasks_over_splits(
             if groups:
                 pooled.append(compare_runs(pooled_runs(groups), CompareSettings(METRIC)))
                 write_comparison(pooled[-1], folder / LEAVE_ONE_GROUP_OUT)
-        except HistobenchError as error:
+        except (HistobenchError, OSError) as error:
             problems.append(f"{task} ({preset}) over splits: {error}")
     return tables, pooled, problems
 
@@ -114,9 +114,7 @@ def write_summary(
     shown = metric_words(dict.fromkeys(metrics or [ROBUSTNESS_METRIC if robustness else METRIC]))
     parts = [
         f"# {heading}",
-        f"histobench {__version__}. {shown} with 95 % confidence intervals; "
-        "an encoder marked with * differs from the first one beyond chance, also when all pairs of its "
-        "table are looked at.",
+        f"histobench {__version__}. {shown} with 95 % confidence intervals.",
         *(
             markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
             for comparison in comparisons

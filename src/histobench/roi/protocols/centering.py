@@ -51,6 +51,6 @@ class Centring:
 
     def apply(self, features: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return centered unit rows, computed in float64 and rounded once."""
-        centred = features.double() - self.mean
+        centred = features.to(torch.float64, copy=True).sub_(self.mean)
         centred /= centred.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
         return centred.to(dtype)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, product
-from threading import Event
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.threads import one_thread, spread, stream
+from histobench.core.threads import one_thread, stream
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centering import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.outcome import Outcome
@@ -62,19 +61,12 @@ class EpisodeSampler:
         self.members = [np.flatnonzero(train_labels == label) for label in self.classes]
         self.smallest = int(counts.min())
 
-    def draw(
-        self, *, way: int, shot: int, n_iter: int, stopped: Callable[[], bool] = lambda: False
-    ) -> Episodes:
-        """`n_iter` episodes: classes and images without replacement within an episode.
-
-        Where `stopped` says so, no one waits for them any more.
-        """
+    def draw(self, *, way: int, shot: int, n_iter: int) -> Episodes:
+        """`n_iter` episodes: classes and images without replacement within an episode."""
         rng = np.random.default_rng([self.seed, way, shot])
         classes = np.empty((n_iter, way), dtype=np.int64)
         supports = np.empty((n_iter, way, shot), dtype=np.int64)
         for e in range(n_iter):
-            if stopped():
-                raise CancelledError
             chosen = np.sort(rng.choice(len(self.classes), size=way, replace=False))
             classes[e] = self.classes[chosen]
             for k, label in enumerate(chosen):
@@ -94,14 +86,11 @@ def possible_settings(
     shots = sorted({shot for shot in n_shot if 1 <= shot <= smallest})
     warnings = []
     if wrong := sorted(asked - set(ways)):
-        warnings.append(f"ways {_listed(wrong)} left out: the training set has {count} classes")
+        warnings.append(f"ways {', '.join(map(str, wrong))} left out: the training set has {count} classes")
     if wrong := sorted(set(n_shot) - set(shots)):
-        warnings.append(f"shots {_listed(wrong)} left out: the smallest class has {smallest} training images")
+        shots_left = ", ".join(map(str, wrong))
+        warnings.append(f"shots {shots_left} left out: the smallest class has {smallest} training images")
     return ways, shots, warnings
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
 
 
 MEMORY = {"cpu": 2**26, "cuda": 2**29}  # bytes that one group of episodes works in
@@ -127,54 +116,6 @@ class FewShotSetting:
     votes: NDArray[np.int16]  # [n, E] class ids; -1 where the image's class was not in the episode
     probabilities: NDArray[np.float32] | None = None  # [n, E, way] where they were asked for
 
-    @property
-    def name(self) -> str:
-        """As in the file names: `5way_16shot`."""
-        return f"{self.way}way_{self.shot}shot"
-
-
-@dataclass(frozen=True)
-class FewShotResult:
-    """The settings that could be run, and warnings that name the others."""
-
-    settings: list[FewShotSetting]
-    warnings: list[str] = field(default_factory=list)
-
-
-def few_shot(
-    train: Tensor,
-    train_labels: Tensor,
-    test: Tensor,
-    test_labels: Tensor,
-    *,
-    n_classes: int,
-    n_iter: int = 100,
-    n_way: Sequence[int] = (2, 3, 4, 5, 6, 7, 8, 9, 10),
-    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    use_all_way: bool = True,
-    seed: int = 0,
-    device: str = "cpu",
-    memory: int | None = None,
-) -> FewShotResult:
-    """Run every setting; impossible ways and shots are left out with a warning that names them."""
-    sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
-    ways, shots, warnings = possible_settings(
-        len(sampler.classes), sampler.smallest, n_way, n_shot, use_all_way=use_all_way
-    )
-    settings = few_shot_settings(
-        train,
-        train_labels,
-        test,
-        test_labels,
-        n_classes=n_classes,
-        settings=list(product(ways, shots)),
-        n_iter=n_iter,
-        seed=seed,
-        device=device,
-        memory=memory,
-    )
-    return FewShotResult(list(settings), warnings)
-
 
 def few_shot_settings(
     train: Tensor,
@@ -187,7 +128,6 @@ def few_shot_settings(
     n_iter: int = 100,
     seed: int = 0,
     device: str = "cpu",
-    memory: int | None = None,
     keep_probabilities: bool = False,
 ) -> Iterator[FewShotSetting]:
     """Possible settings (way, shot), one at a time; none depends on which others there are."""
@@ -195,14 +135,12 @@ def few_shot_settings(
     queries = Queries.of(train, test, test_labels, device=device)
     played: deque[tuple[Episodes, list[Ints]]] = deque()
 
-    stopped = Event()
-
     def draw(setting: tuple[int, int]) -> Episodes:
-        return sampler.draw(way=setting[0], shot=setting[1], n_iter=n_iter, stopped=stopped.is_set)
+        return sampler.draw(way=setting[0], shot=setting[1], n_iter=n_iter)
 
     def groups(drawn: Iterable[Episodes]) -> Iterator[Episodes]:
         for episodes in drawn:
-            some = queries.groups(episodes, memory)
+            some = queries.groups(episodes)
             played.append((episodes, some))
             yield from (episodes[group] for group in some)
 
@@ -213,7 +151,6 @@ def few_shot_settings(
     with ExitStack() as stack:
         drawing = ThreadPoolExecutor(1)  # the next ones, while some are played
         stack.callback(drawing.shutdown, cancel_futures=True)
-        stack.callback(stopped.set)
         drawn = groups(drawing.map(draw, settings))
         parts = stream(play, drawn, device=device, processes=scores >= _MANY_SCORES)
         stack.enter_context(closing(parts))
@@ -274,26 +211,9 @@ class Queries:
     def _device(self) -> str:
         return self.features.device.type
 
-    def run(
-        self,
-        episodes: Episodes,
-        *,
-        n_classes: int,
-        memory: int | None = None,
-        keep_probabilities: bool = False,
-    ) -> FewShotSetting:
-        """Score every test image of an episode's classes, in every episode."""
-        groups = self.groups(episodes, memory)
-        parts = spread(
-            lambda group: self.play(episodes[group], n_classes, keep=keep_probabilities),
-            groups,
-            device=self._device,
-        )
-        return self.joined(episodes, groups, parts)
-
-    def groups(self, episodes: Episodes, memory: int | None = None) -> list[Ints]:
+    def groups(self, episodes: Episodes) -> list[Ints]:
         """Episodes that are played together: as many as the memory allows, of about the same size."""
-        memory = memory or MEMORY.get(self._device, MEMORY["cuda"])
+        memory = MEMORY.get(self._device, MEMORY["cuda"])
         way = episodes.classes.shape[1]
         sizes = self._columns(episodes.classes).sum(1)
         order = np.argsort(sizes, kind="stable")

@@ -30,6 +30,8 @@ from histobench.roi.protocols.outcome import Outcome
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
+#: From rows of images to features [b, d].
+Encode = Callable[[Tensor], Tensor]
 
 WEIGHT_DECAY = 0.01
 #: The share of the steps in which the learning rate grows.
@@ -48,45 +50,26 @@ class Parts:
     test: Ints
 
 
-class Network:
-    """An encoder on its device, from rows of decoded images to features."""
+def on_device(
+    encoder: BasePatchEncoder, pixels: NDArray[np.generic], *, device: str, precision: str
+) -> Encode:
+    """From rows of decoded images to features [b, d] of the encoder on its device."""
+    dtype, low = PRECISIONS[precision], PRECISIONS[precision] != torch.float32
+    run = PixelEncoder(encoder, channels_last=False).to(device).eval()
 
-    def __init__(
-        self, encoder: BasePatchEncoder, pixels: NDArray[np.generic], *, device: str, precision: str
-    ) -> None:
-        self.name = encoder.name
-        self.device = torch.device(device)
-        #: Images in memory at once while training: fewer after memory ran out.
-        self.at_once = 1 << 20
-        self._dtype = PRECISIONS[precision]
-        self._pixels = pixels
-        self._run = PixelEncoder(encoder, channels_last=False).to(device).eval()
+    def encode(rows: Tensor) -> Tensor:
+        images = torch.from_numpy(np.asarray(pixels[rows.numpy()])).to(device, non_blocking=True)
+        kind = torch.device(device).type
+        with torch.autocast(kind, dtype=dtype if low else torch.bfloat16, enabled=low):
+            return run(images).float()
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Features [b, d] of some rows."""
-        pixels = torch.from_numpy(np.asarray(self._pixels[rows.numpy()]))
-        low = self._dtype != torch.float32
-        with torch.autocast(self.device.type, dtype=self._dtype if low else torch.bfloat16, enabled=low):
-            features = self._run(pixels.to(self.device, non_blocking=True))
-        return features.float()
-
-    @torch.no_grad()
-    def features(self, rows: Tensor) -> Tensor:
-        """Features [n, d] of many rows, without gradients."""
-        return torch.cat([self(part) for part in rows.split(INFERENCE_BATCH)])
+    return encode
 
 
-class Frozen:
-    """The features of the frozen network, computed once; used as `Network` is."""
-
-    def __init__(self, network: Network, rows: int) -> None:
-        self.name, self.device, self.at_once = network.name, network.device, network.at_once
-        self._features = network.features(torch.arange(rows))
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return self._features[rows.to(self.device)]
-
-    features = __call__
+@torch.no_grad()
+def features_of(encode: Encode, rows: Tensor) -> Tensor:
+    """Features [n, d] of many rows, without gradients."""
+    return torch.cat([encode(part) for part in rows.split(INFERENCE_BATCH)])
 
 
 class Head(nn.Module):
@@ -113,14 +96,17 @@ class Head(nn.Module):
 class Trainer:
     """Trains heads on the features of `encode`; with `lora`, the adapter behind these features as well."""
 
-    encode: Network | Frozen
-    frozen: Frozen
-    labels: Tensor  # [n], on the device
+    encode: Encode
+    frozen: Tensor  # [n, d], the features of the frozen network
+    labels: Tensor  # [n], on the same device
     n_classes: int
     options: Options
     lora: Lora | None = None
+    name: str = ""
     #: Seconds and images of all training steps.
     spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    #: Images in memory at once: fewer after memory ran out.
+    at_once: int = 1 << 20
 
     def chosen_rate(self, parts: Parts, seed: int) -> tuple[float, dict[str, float]]:
         """The learning rate with the lowest log loss on held-out images, and the loss of each."""
@@ -130,10 +116,8 @@ class Trainer:
         held_out = torch.from_numpy(parts.held_out)
         losses = {}
         for rate in rates:
-            head = self.train(parts.fit, rate, seed)
-            with torch.no_grad():
-                logits = head(self.encode.features(held_out))
-                loss = float(cross_entropy(logits, self.labels[held_out.to(logits.device)]))
+            logits = self.logits(self.train(parts.fit, rate, seed), held_out)
+            loss = float(cross_entropy(logits, self.labels[held_out.to(logits.device)]))
             losses[f"{rate:g}"] = loss if math.isfinite(loss) else math.inf
         best = min(rates, key=lambda rate: losses[f"{rate:g}"])
         return best, {rate: loss for rate, loss in losses.items() if math.isfinite(loss)}
@@ -141,7 +125,7 @@ class Trainer:
     def train(self, rows: Ints, rate: float, seed: int) -> Head:
         """Train a new head, and a new adapter with it, on these rows."""
         images = torch.from_numpy(rows)
-        head = Head(self.frozen(images), self.n_classes, seed)
+        head = Head(self.frozen[images.to(self.frozen.device)], self.n_classes, seed)
         weights = list(head.parameters())
         if self.lora is not None:
             self.lora.reset(seed)
@@ -156,8 +140,8 @@ class Trainer:
             for batch in order.split(self.options.tune_batch_size):
                 self._step(batch, head, optimizer)
                 schedule.step()
-        if self.encode.device.type == "cuda":
-            torch.cuda.synchronize(self.encode.device)
+        if self.frozen.is_cuda:
+            torch.cuda.synchronize(self.frozen.device)
         self.spent[0] += time.perf_counter() - began
         self.spent[1] += len(images) * self.options.tune_epochs
         return head
@@ -167,34 +151,32 @@ class Trainer:
         while True:
             optimizer.zero_grad(set_to_none=True)
             try:
-                for rows in batch.split(self.encode.at_once):
+                for rows in batch.split(self.at_once):
                     logits = head(self.encode(rows))
                     labels = self.labels[rows.to(logits.device)]
                     (cross_entropy(logits, labels, reduction="sum") / len(batch)).backward()
                 break
             except Exception as error:
-                size = min(self.encode.at_once, len(batch))
                 if not is_out_of_memory(error):
                     raise
+                size, device = min(self.at_once, len(batch)), self.frozen.device
                 if size == 1:
                     raise HistobenchError(
-                        f"{self.encode.name}: training on one image does not fit into the memory of "
-                        f"{self.encode.device}"
+                        f"{self.name}: training on one image does not fit into the memory of {device}"
                     ) from error
-            self.encode.at_once = size // 2
+            self.at_once = size // 2
             log.warning(
                 "%s: out of memory on %s; training on %d images at a time, with the same steps",
-                *(self.encode.name, self.encode.device, self.encode.at_once),
+                *(self.name, device, self.at_once),
             )
-            if self.encode.device.type == "cuda":
+            if self.frozen.is_cuda:
                 torch.cuda.empty_cache()
         optimizer.step()
 
     @torch.no_grad()
-    def predicted(self, head: Head, rows: Ints) -> NDArray[np.float64]:
-        """Class probabilities [n, classes]."""
-        logits = head(self.encode.features(torch.from_numpy(rows)))
-        return logits.double().softmax(dim=1).cpu().numpy()
+    def logits(self, head: Head, rows: Tensor) -> Tensor:
+        """Logits [n, classes], without gradients."""
+        return head(features_of(self.encode, rows))
 
 
 def rate_factor(steps: int) -> Callable[[int], float]:
@@ -226,25 +208,25 @@ def fine_tune(
     `pixels` [n, ...] are the images as the encoder's transform gives them, `lora` the adapter that is in the
     encoder. `on_trained` is called with the seed while the adapter is the one of that seed.
     """
-    network = Network(encoder, pixels, device=device, precision=precision)
+    encode = on_device(encoder, pixels, device=device, precision=precision)
     lora.reset(seed)  # a new adapter changes nothing: these are the features of the frozen network
-    frozen = Frozen(network, len(pixels))
-    labels_there = torch.from_numpy(labels).to(device)
-    seeds = range(seed, seed + options.tune_seeds)
+    frozen = features_of(encode, torch.arange(len(pixels)))
+    common = (frozen, torch.from_numpy(labels).to(device), n_classes, options)
+    test = torch.from_numpy(parts.test)
 
     def outcomes(trainer: Trainer) -> Iterable[Outcome]:
         rate, losses = trainer.chosen_rate(parts, seed)
         trainer.spent[:] = 0.0, 0.0
-        for each in seeds:
+        for each in range(seed, seed + options.tune_seeds):
             head = trainer.train(parts.train, rate, each)
-            probabilities = trainer.predicted(head, parts.test)
+            probabilities = trainer.logits(head, test).double().softmax(dim=1).cpu().numpy()
             if trainer.lora is not None:
                 on_trained(each)
             info = {"seed": each, "learning_rate": rate, "held_out_loss": losses}
             yield Outcome(probabilities, probabilities.argmax(axis=1), info)
 
-    control = list(outcomes(Trainer(frozen, frozen, labels_there, n_classes, options)))
-    trainer = Trainer(network, frozen, labels_there, n_classes, options, lora)
+    control = list(outcomes(Trainer(lambda rows: frozen[rows.to(frozen.device)], *common)))
+    trainer = Trainer(encode, *common, lora, encoder.name)
     adapted = list(outcomes(trainer))
     speed = {"images_per_second": round(trainer.spent[1] / trainer.spent[0], 1)}
     for outcome in adapted:

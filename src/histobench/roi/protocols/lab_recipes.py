@@ -129,8 +129,8 @@ def pca_ridge(train: ProbeRows, test: Tensor) -> TargetOutcome:
     n, d = train.features.shape
     if min(n, d) < LATENT:
         raise HistobenchError(
-            f"the preset hest reduces features to {LATENT} dimensions: {d} dimensions and {n} training rows "
-            "are too few; use another preset"
+            f"the preset hest needs {LATENT} training rows and {LATENT} dimensions in every fold (PCA); this "
+            f"one has {n} rows of {d} dimensions. Add samples, or use the preset uni"
         )
     reduce = make_pipeline(StandardScaler(), PCA(LATENT, random_state=HEST_SEED))
     x = reduce.fit_transform(train.features.numpy()).astype(np.float32)

@@ -60,12 +60,11 @@ def fitted_linear_probe(
     *,
     max_iteration: int = 1000,
     device: str = "cpu",
-    start: Solution | None = None,
     tolerance: float = _TOLERANCE,
 ) -> tuple[Tensor, Solution]:
     """The classes of the training images [c], and the classifier that `linear_probe` applies."""
     _, penalty = _uni_penalty(train, train_labels)
-    return _fitted(train.to(device), train_labels.to(device), penalty, max_iteration, tolerance, start)
+    return _fitted(train.to(device), train_labels.to(device), penalty, max_iteration, tolerance)
 
 
 def _fitted(
@@ -75,6 +74,7 @@ def _fitted(
     max_iteration: int,
     tolerance: float,
     start: Solution | None = None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Solution]:
     """The classes among the labels [c], and the minimum of mean cross-entropy + penalty over these."""
     present, local = torch.unique(y, return_inverse=True)
@@ -86,6 +86,7 @@ def _fitted(
         max_iterations=max_iteration,
         tolerance=tolerance,
         start=start,
+        kept=kept,
     )
 
 
@@ -103,22 +104,10 @@ def linear_probes_of_parts(
     Every part must have all classes. The minima are those of separate fits, up to the solver's tolerance.
     """
     _, penalty = _uni_penalty(features, labels)
-    present, start = fitted_linear_probe(features, labels, max_iteration=max_iteration, device=device)
-    local = torch.searchsorted(present, labels.to(device))
-    x = features.to(device)
-    return present, [
-        fit_softmax(
-            x,
-            local,
-            n_classes=len(present),
-            penalty=penalty,
-            max_iterations=max_iteration,
-            tolerance=tolerance,
-            start=start,
-            kept=rows,
-        )
-        for rows in kept.to(device)
-    ]
+    x, y = features.to(device), labels.to(device)
+    present, start = _fitted(x, y, penalty, max_iteration, _TOLERANCE)
+    every = (_fitted(x, y, penalty, max_iteration, tolerance, start, rows) for rows in kept.to(device))
+    return present, [solution for _, solution in every]
 
 
 def _uni_penalty(train: Tensor, train_labels: Tensor) -> tuple[float, Penalty]:
@@ -279,8 +268,7 @@ def sklearn_probe(
     test: Tensor,
     *,
     n_classes: int,
-    val: Tensor | None = None,
-    val_labels: Tensor | None = None,
+    val: tuple[Tensor, Tensor] | None = None,
     groups: Sequence[str] | None = None,
     max_iteration: int = 1000,
     seed: int = 0,
@@ -288,14 +276,14 @@ def sklearn_probe(
 ) -> Outcome:
     """LogisticRegression(C), C of the best balanced accuracy on `val` or in 5-fold cross-validation on train.
 
-    Among equals the smallest C. The classifier is then fitted on all of `train` (not on `val`). With
-    `groups` (of the training images) the folds are whole groups. Where every class has one training image
-    nothing can be held out, and C is scikit-learn's own 1.
+    `val` are features and labels. Among equals the smallest C. The classifier is then fitted on all of
+    `train` (not on `val`). With `groups` (of the training images) the folds are whole groups. Where every
+    class has one training image nothing can be held out, and C is scikit-learn's own 1.
     """
     x, y = train.to(device), train_labels.to(device)
-    if val is not None and val_labels is not None:
+    if val is not None:
         chosen_on = "validation set"
-        scores = _scores(x, y, val.to(device), val_labels.to(device), n_classes, max_iteration)
+        scores = _scores(x, y, val[0].to(device), val[1].to(device), n_classes, max_iteration)
     elif len(torch.unique(y)) == len(y):
         chosen_on = "nothing: every class has one training image"
         scores = np.equal(COSTS, 1.0).astype(np.float64)

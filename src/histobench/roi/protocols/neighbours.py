@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import spread
 from histobench.roi.protocols.centering import SMALLEST_NORM, Centring, row_chunks
+
+T = TypeVar("T")
 
 MEMORY = 2**28  # bytes of products at a time
 _SPARE = {torch.float32: 8, torch.bfloat16: 64}  # candidates beyond k
@@ -71,15 +76,22 @@ class NeighbourSearch:
     ) -> None:
         self.train, self.centring, self.memory, self.formats = train, centring, memory, formats
         self.keys = torch.empty(train.shape, dtype=torch.float32, device=train.device)
-        for part in row_chunks(len(train), 16 * train.shape[1], self._step):
-            self.keys[part] = centring.apply(train[part], dtype=torch.float32)
+        self._spread(self._fill, len(train))
         # How far a float32 product of two rounded unit rows can be from its float64 value.
         self.doubt = torch.finfo(torch.float32).eps * (4 + 2 * train.shape[1] ** 0.5)
 
     @property
     def _step(self) -> int:
         """Bytes of other work at a time: on a CPU what its cache holds."""
-        return 2**23 if self.train.device.type == "cpu" else 2**27
+        return 2**21 if self.train.device.type == "cpu" else 2**27
+
+    def _spread(self, work: Callable[[slice], T], count: int) -> list[T]:
+        """Do the work on ranges of rows, each by one thread from its beginning to its end."""
+        parts = row_chunks(count, 16 * self.train.shape[1], self._step)
+        return spread(work, list(parts), device=str(self.train.device))
+
+    def _fill(self, part: slice) -> None:
+        self.keys[part] = self.centring.apply(self.train[part], dtype=torch.float32)
 
     def nearest(self, test: Tensor, *, k: int, ranked: bool = False) -> Neighbours:
         """Find the k nearest training rows of every query, as the function `nearest`."""
@@ -127,7 +139,7 @@ class NeighbourSearch:
         self, test: Tensor, keys: Tensor, products: Tensor, lost: float, k: int, ranked: bool
     ) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the k nearest, their cosines, which queries are decided, and how many needed float64."""
-        queries = self.centring.apply(test)
+        queries = torch.cat(self._spread(lambda part: self.centring.apply(test[part]), len(test)))
         rounded = queries.to(keys.dtype)
         kept = min(len(keys), k + _SPARE[keys.dtype])
         value, place = torch.topk(torch.mm(rounded, keys.T, out=products[: len(test)]), kept, dim=1)
@@ -163,12 +175,15 @@ class NeighbourSearch:
     def _exact(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
         """Return the float64 cosines of pairs of a query (centered, unit length) and a training row."""
         out = torch.empty(len(row), dtype=torch.float64, device=row.device)
-        for part in row_chunks(len(row), 16 * self.train.shape[1], self._step):
+
+        def compare(part: slice) -> None:
             x = self.train[row[part]].double()
             x -= self.centring.mean
             norms = torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
             # A sum per row, not a matrix product: equal rows must give equal bits.
             out[part] = x.mul_(queries[query[part]]).sum(1) / norms
+
+        self._spread(compare, len(row))
         return out
 
     def _crowded(self, test: Tensor, k: int) -> tuple[Tensor, Tensor]:

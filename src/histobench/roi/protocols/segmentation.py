@@ -21,7 +21,7 @@ from histobench.roi.data.masks import IGNORED
 
 #: The learning rates of the heads that are trained together.
 RATES = (1e-2, 1e-3, 1e-4)
-EPOCHS, LEAST_STEPS, BATCH, WEIGHT_DECAY = 20, 100, 32, 1e-4
+EPOCHS, BATCH, WEIGHT_DECAY = 20, 32, 1e-4
 #: Of the readout without training: neighbors, temperature, tokens that are kept and asked for at a time.
 NEIGHBORS, TEMPERATURE, BANK, QUERIES = 30, 0.02, 100_000, 2048
 
@@ -106,16 +106,13 @@ class TokenStore:
         """The stored tiles in random order; a GPU with twice the room for them gets all at once."""
         tokens = self._open("tokens", np.float16, self.shape)
         truth = self._open("truth", np.uint8, (self.size, self.size))
-        if (
-            device.startswith("cuda")
-            and tokens.nbytes + truth.nbytes < torch.cuda.mem_get_info(device)[0] / 2
-        ):
+        size = tokens.nbytes + truth.nbytes
+        if device.startswith("cuda") and size < torch.cuda.mem_get_info(device)[0] / 2:
             tokens, truth = tokens.to(device), truth.to(device)
 
         def batches(rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            order = torch.from_numpy(rng.permutation(self.count))
+            order = torch.from_numpy(rng.permutation(self.count)).to(tokens.device)
             for rows in order.split(BATCH):
-                rows = rows.to(tokens.device)
                 yield tokens[rows].to(device).float(), truth[rows].to(device)
 
         return batches
@@ -163,14 +160,14 @@ def head_loss(logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def train_heads(
-    batches: Batches, n_tiles: int, dim: int, n_classes: int, *, seed: int, device: str
+    batches: Batches, n_tiles: int, dim: int, n_classes: int, *, seed: int, device: str, least_steps: int
 ) -> LinearHeads:
     """Heads for all learning rates, trained on the same batches; the rates fall to zero along a cosine."""
     heads = LinearHeads(dim, n_classes, seed).to(device)
     groups = [{"params": each.parameters(), "lr": rate} for each, rate in zip(heads.maps, RATES, strict=True)]
     optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
     per_epoch = math.ceil(n_tiles / BATCH)
-    epochs = max(EPOCHS, math.ceil(LEAST_STEPS / per_epoch))
+    epochs = max(EPOCHS, math.ceil(least_steps / per_epoch))
     steps = epochs * per_epoch
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     rng = np.random.default_rng([seed, n_tiles])

@@ -11,14 +11,16 @@ standardization included, is learned again in every fold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 from torch import Tensor
 
 from histobench.roi.protocols.linear_probe import folds
@@ -65,17 +67,12 @@ def ridge(
     `info`.
     """
 
-    def path(rows: ProbeRows, queries: Tensor) -> Floats:
-        return _ridge_path(rows, queries, device)
-
-    n, d = train.features.shape
-    best, chosen = _chosen(
-        train, path, _squared_error, "mean_squared_error", n * d, STRENGTHS, val=val, seed=seed
-    )
-    return TargetOutcome(path(train, test)[best], {"alpha": STRENGTHS[best] * n * d, **chosen})
+    path = partial(_ridge_path, device=device)
+    sizes = train.features.shape
+    return _chosen(train, test, path, _squared_error, "mean_squared_error", sizes, val=val, seed=seed)
 
 
-def _ridge_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
+def _ridge_path(train: ProbeRows, queries: Tensor, *, device: str) -> Floats:
     x, scaled = standardized(train.features, queries, device)
     n, d = x.shape
     y = torch.from_numpy(train.truth).to(x)
@@ -112,19 +109,23 @@ def _squared_error(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> 
 
 def _chosen(
     train: ProbeRows,
+    test: Tensor,
     path: Path,
     loss: Loss,
     loss_name: str,
-    size: float,
-    strengths: Sequence[float],
+    sizes: Sequence[float],
+    strengths: Sequence[float] = STRENGTHS,
     *,
     val: ProbeRows | None,
     seed: int,
-) -> tuple[int, dict[str, Any]]:
-    """The place of the strength with the least loss on held-out rows, and what to say of the choice."""
+) -> TargetOutcome:
+    """Predictions with the strength of the least loss on held-out rows; `alpha` is it times the sizes."""
     losses, chosen_on = _held_out_losses(train, path, loss, len(strengths), val=val, seed=seed)
-    by_alpha = {f"{each * size:.6g}": float(value) for each, value in zip(strengths, losses, strict=True)}
-    return int(np.argmin(losses)), {"alpha_chosen_on": chosen_on, f"{loss_name}_by_alpha": by_alpha}
+    alphas = [math.prod(sizes, start=strength) for strength in strengths]
+    best = int(np.argmin(losses))
+    by_alpha = {f"{alpha:.6g}": float(value) for alpha, value in zip(alphas, losses, strict=True)}
+    info = {"alpha": float(alphas[best]), "alpha_chosen_on": chosen_on, f"{loss_name}_by_alpha": by_alpha}
+    return TargetOutcome(path(train, test)[best], info)
 
 
 def _held_out_losses(
@@ -147,8 +148,7 @@ def _held_out_losses(
         held_out[rest] = True
         total += loss(path(train.taken(fit), train.features), train.truth, held_out)
     by = "single rows" if train.groups is None else "whole groups"
-    chosen_on = f"{len(parts)}-fold cross-validation on the training set, by {by}"
-    return total / len(train.truth), chosen_on
+    return total / len(train.truth), f"{len(parts)}-fold cross-validation on the training set, by {by}"
 
 
 # Survival: Cox regression, with Breslow's form of ties.
@@ -167,16 +167,11 @@ def cox(
     `CoxPHSurvivalAnalysis(alpha)` on `StandardScaler` features, with `alpha` as in `info`.
     """
 
-    def path(rows: ProbeRows, queries: Tensor) -> Floats:
-        return _cox_path(rows, queries, device)
-
-    size = train.truth[:, 1].sum() * train.features.shape[1]
-    best, chosen = _chosen(
-        train, path, _likelihood_added, "minus_log_likelihood", size, _COX_STRENGTHS, val=val, seed=seed
-    )
-    events = int(train.truth[:, 1].sum())
-    info = {"alpha": float(_COX_STRENGTHS[best] * size), **chosen, "num_train_events": events}
-    return TargetOutcome(path(train, test)[best], info)
+    path, events = partial(_cox_path, device=device), train.truth[:, 1].sum()
+    choice = (_likelihood_added, "minus_log_likelihood", (events * train.features.shape[1],), _COX_STRENGTHS)
+    outcome = _chosen(train, test, path, *choice, val=val, seed=seed)
+    outcome.info["num_train_events"] = int(events)
+    return outcome
 
 
 def _likelihood_added(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
@@ -239,8 +234,8 @@ class RiskSets:
         return step, float(gradient @ step)
 
 
-def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
-    z, others = _coordinates(train.features, queries, device)
+def _cox_path(train: ProbeRows, queries: Tensor, *, device: str) -> Floats:
+    z, others = _reduced(*standardized(train.features, queries, device))
     sets = RiskSets(train.truth)
     size = max(float(train.truth[:, 1].sum()), 1.0) * train.features.shape[1]
     weights, found = np.zeros(z.shape[1]), []
@@ -250,11 +245,6 @@ def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
     return np.stack(found[::-1])[:, :, None]
 
 
-def _coordinates(train: Tensor, queries: Tensor, device: str) -> tuple[Floats, Floats]:
-    """Standardized features in as few coordinates as give the same solution under an L2 penalty."""
-    return _reduced(*standardized(train, queries, device))
-
-
 def l2_cox(x: Floats, truth: Floats, queries: Floats, penalty: float) -> Floats:
     """Log risks of queries [m, d] from centered features [n, d], under a fixed L2 penalty."""
     z, others = _reduced(torch.from_numpy(x), torch.from_numpy(queries))
@@ -262,6 +252,7 @@ def l2_cox(x: Floats, truth: Floats, queries: Floats, penalty: float) -> Floats:
 
 
 def _reduced(x: Tensor, scaled: Tensor) -> tuple[Floats, Floats]:
+    """Centered features in as few coordinates as give the same solution under an L2 penalty."""
     if len(x) < x.shape[1]:
         # The weights are sums of rows: n coordinates say all that d features do.
         values, vectors = torch.linalg.eigh(x @ x.T)
@@ -309,7 +300,7 @@ def cumulative_link(
     """
 
     def path(rows: ProbeRows, queries: Tensor) -> Floats:
-        z, others = _coordinates(rows.features, queries, device)
+        z, others = _reduced(*standardized(rows.features, queries, device))
         levels = rows.truth[:, 0].astype(np.int64)
         size = float(len(z) * rows.features.shape[1])
         start: Floats | None = None
@@ -319,9 +310,8 @@ def cumulative_link(
             found.append(_level_probabilities(others, start, n_levels))
         return np.stack(found[::-1])
 
-    size = float(train.features.shape[0] * train.features.shape[1])
-    best, chosen = _chosen(train, path, _level_loss, "log_loss", size, _COX_STRENGTHS, val=val, seed=seed)
-    return TargetOutcome(path(train, test)[best], {"alpha": _COX_STRENGTHS[best] * size, **chosen})
+    choice = (_level_loss, "log_loss", (float(train.features.numel()),), _COX_STRENGTHS)
+    return _chosen(train, test, path, *choice, val=val, seed=seed)
 
 
 def _level_loss(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
@@ -370,6 +360,8 @@ def _fit_levels(
             ]
         )
         return float(penalty / 2 * weights @ weights - value.sum()), -gradient
+
+    from scipy import optimize  # imported late: it is slow to load
 
     found = optimize.minimize(
         objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -32,17 +32,20 @@ class PublishedValue:
 
     dataset: str
     encoder: str
+    value: float
+    n_images: int | None
     task: str
     preset: str
     metric: str
-    value: float
     source: str
     url: str
-    n_images: int | None
     setting: str = ""
     unsure: str = ""
     known: str = ""
     apart: str = ""
+
+
+_OF_TABLE = [each.name for each in fields(PublishedValue)][4:]
 
 
 @lru_cache(maxsize=1)
@@ -56,31 +59,12 @@ def published_values() -> tuple[PublishedValue, ...]:
         for encoder, row in table["values"].items():
             for dataset, images, value in zip(table["datasets"], table["images"], row, strict=True):
                 if value is not None:
-                    found.append(
-                        PublishedValue(
-                            dataset=dataset,
-                            encoder=encoder,
-                            task=table["task"],
-                            preset=table["preset"],
-                            metric=table["metric"],
-                            value=float(value),
-                            source=table["source"],
-                            url=table["url"],
-                            n_images=images,
-                            setting=table.get("setting", ""),
-                            unsure=_said(table.get("unsure", ""), dataset, encoder),
-                            known=table.get("known", ""),
-                            apart=_said(table.get("apart", ""), dataset, encoder),
-                        )
-                    )
+                    said = {name: table[name] for name in _OF_TABLE if name in table}
+                    for name in ("unsure", "apart"):  # of the whole table, or of a dataset and an encoder
+                        if isinstance(reasons := table.get(name, ""), dict):
+                            said[name] = "; ".join(reasons[of] for of in (dataset, encoder) if of in reasons)
+                    found.append(PublishedValue(dataset, encoder, float(value), images, **said))
     return tuple(found)
-
-
-def _said(said: str | dict[str, str], dataset: str, encoder: str) -> str:
-    """The reason of the whole table, or those of the dataset and of the encoder."""
-    if isinstance(said, str):
-        return said
-    return "; ".join(said[name] for name in (dataset, encoder) if name in said)
 
 
 #: Half a unit of the last of three digits, which is what the sources print.
@@ -120,12 +104,10 @@ class Verification:
 
     @property
     def difference(self) -> float:
-        """Ours minus theirs."""
         return self.ours.value - self.published.value
 
     @property
     def compared_on(self) -> str:
-        """The images behind both numbers."""
         ours, theirs = self.ours.n_images, self.published.n_images
         mine = "unknown number of images" if ours is None else f"{ours:,} images"
         said = "number not published" if theirs is None else f"published: {theirs:,}"

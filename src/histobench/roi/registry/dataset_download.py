@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import check_plain, open_plain
 from histobench.core.http import (
     OtherSizeError,
     Progress,
@@ -143,7 +142,7 @@ class Fetcher:
         if wrong:
             looks = ""
             if keep:
-                with open_plain(path) as handle:
+                with open(path, "rb") as handle:
                     looks = " (it is a web page)" if is_page(handle.read(256)) else ""
             raise _refused(path, f"{file.name}: {wrong[0]}{looks}", keep, _how_to_accept(sha256))
         return Fetched(path, size, md5, sha256, file.pinned)
@@ -155,7 +154,7 @@ class Fetcher:
                 raise HistobenchError(
                     f"the mirror has no {source}; unset {MIRROR_VARIABLE}, or put the file there"
                 )
-            shutil.copyfile(check_plain(source), part)
+            shutil.copyfile(source, part)
             if self.progress:
                 self.progress(file.name, part.stat().st_size, file.bytes)
             return
@@ -208,7 +207,7 @@ def _refused(path: Path, message: str, keep: bool, advice: str = "") -> Histoben
 
 def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
     """Without a checksum, at least: no web page, and what the name says."""
-    with open_plain(path) as handle:
+    with open(path, "rb") as handle:
         beginning = handle.read(256)
     suffix = Path(file.name).suffix
     page = is_page(beginning) and not expects_page(file.name)
@@ -219,7 +218,7 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
 
 def _hashes(path: Path) -> tuple[str, str]:
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with open_plain(path) as handle:
+    with open(path, "rb") as handle:
         while chunk := handle.read(_CHUNK):
             md5.update(chunk)
             sha256.update(chunk)

@@ -13,27 +13,20 @@ from typing import Any
 import yaml
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_data import read_fields
+from histobench.core.records import Entry, read_entry
 
 #: How a checksum or a count is known: two independent sources, one source, or not confirmed at all.
 CONFIDENCES = ("A", "B", "C")
 #: open: a plain download; token: a gated hub; form: files come by request and are put in place by hand.
 ACCESS = ("open", "token", "form")
 SPLIT_RULES = (
-    "ranges",
-    "images",
-    "rows",
-    "cases",
-    "cases-per-class",
-    "patients-per-class",
-    "groups",
-    "column",
-    "listed",
+    *("ranges", "images", "rows", "cases", "cases-per-class", "patients-per-class"),
+    *("groups", "column", "listed"),
 )
 
 
 @dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(Entry):
     """A file to fetch; `bytes`, `md5` and `sha256` are None where no one published them."""
 
     name: str
@@ -48,12 +41,11 @@ class RemoteFile:
 
     @property
     def pinned(self) -> bool:
-        """Whether a checksum is known."""
         return bool(self.md5 or self.sha256)
 
 
 @dataclass(frozen=True)
-class PeerSplit:
+class PeerSplit(Entry):
     """A published split under its name (`bach@eva`); `rule` says how it is drawn."""
 
     name: str
@@ -65,7 +57,7 @@ class PeerSplit:
 
 
 @dataclass(frozen=True)
-class DatasetFacts:
+class DatasetFacts(Entry):
     """Where the license of a dataset was read, and when."""
 
     date: str
@@ -73,7 +65,7 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True)
-class PublicDataset:
+class PublicDataset(Entry):
     """An entry of `datasets.yaml`."""
 
     name: str
@@ -131,7 +123,6 @@ class PublicDataset:
         return tuple(name for name in names if name not in ("label", "split", "group"))
 
     def split(self, name: str) -> PeerSplit:
-        """The published split `name`."""
         if name not in self.splits:
             known = ", ".join(f"{self.name}@{split}" for split in self.splits) or "none"
             raise HistobenchError(f"{self.name} has no split {name!r}; published splits: {known}")
@@ -152,12 +143,13 @@ def size_in_words(count: int) -> str:
 
 @functools.cache
 def all_datasets() -> dict[str, PublicDataset]:
-    """Every public dataset by name."""
     text = resources.files("histobench.roi.registry").joinpath("datasets.yaml").read_text(encoding="utf-8")
-    return {
-        name: read_fields(PublicDataset, raw, f"dataset registry, {name}", name=name)
-        for name, raw in yaml.safe_load(text).items()
-    }
+    found = {}
+    for name, raw in yaml.safe_load(text).items():
+        splits = {split: {"name": split, **entry} for split, entry in raw.get("splits", {}).items()}
+        entry = {**raw, "name": name, "splits": splits}
+        found[name] = read_entry(PublicDataset, entry, f"dataset registry, {name}")
+    return found
 
 
 def find(name: str) -> tuple[PublicDataset, str | None]:
@@ -193,7 +185,6 @@ def not_found(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` names a public dataset, with or without a published split."""
     return text.partition("@")[0] in all_datasets()
 
 

@@ -10,19 +10,25 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain, read_plain, read_plain_text
+from histobench.core.files import atomic_path, read_bytes, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.registry.dataset_entry import PublicDataset
-from histobench.roi.registry.unpack import Tree, gunzip, is_current, open_tree
-
-if TYPE_CHECKING:
-    import h5py
-
+from histobench.roi.registry.unpack import (
+    Tree,
+    add_member,
+    batches,
+    gunzip,
+    h5py_module,
+    is_current,
+    open_tree,
+    suffix_of,
+)
 
 _BLOCK = 256
 
@@ -42,12 +48,6 @@ def class_names(labels: Any, classes: Sequence[str], *, images: int, where: str)
     return [classes[int(number)] for number in numbers]
 
 
-def hdf5_labels(file: Path, key: str, classes: Sequence[str], *, images: int) -> list[str]:
-    """The class of every image from an HDF5 dataset."""
-    with _hdf5(file) as box:
-        return class_names(_dataset(box, key, file)[...], classes, images=images, where=file.name)
-
-
 def hdf5_images(file: Path, key: str, folder: Path) -> tuple[str, int]:
     """The path below which rows are found, and how many there are.
 
@@ -55,7 +55,7 @@ def hdf5_images(file: Path, key: str, folder: Path) -> tuple[str, int]:
     """
     import numpy as np
 
-    with _hdf5(file) as box:
+    with h5py_module().File(file, "r") as box:
         found = _dataset(box, key, file)
         _check_shape(found.shape, file.name)
         if found.id.get_offset() is not None and found.dtype == np.uint8:
@@ -66,21 +66,9 @@ def hdf5_images(file: Path, key: str, folder: Path) -> tuple[str, int]:
         return target.relative_to(folder).as_posix(), found.shape[0]
 
 
-def _hdf5(file: Path) -> h5py.File:
-    try:
-        import h5py
-    except ImportError:
-        raise HistobenchError(
-            f"{file.name} is HDF5; install h5py: pip install 'histobench[datasets]'"
-        ) from None
-    return h5py.File(check_plain(file), "r")
-
-
-def _dataset(box: h5py.File, key: str, file: Path) -> h5py.Dataset:
-    import h5py
-
+def _dataset(box: Any, key: str, file: Path) -> Any:
     found = box.get(key)
-    if not isinstance(found, h5py.Dataset):
+    if not hasattr(found, "shape"):
         raise HistobenchError(f"{file.name} has no dataset {key!r}")
     return found
 
@@ -278,7 +266,6 @@ def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, membe
 
 
 def listed_records(folder: Path, table: str) -> list[dict[str, str]]:
-    """The lines of a table that was fetched by itself."""
     return _records(folder, {"table": table}, ())
 
 
@@ -307,7 +294,7 @@ def _text(folder: Path, name: str, trees: Sequence[Tree]) -> str:
 
 def _read_member(place: Path, name: str) -> bytes:
     if place.is_dir():
-        return read_plain(place / name)
+        return read_bytes(place / name)
     if place.suffix.lower() == ".zip":
         with zipfile.ZipFile(place) as box:
             return box.read(name)
@@ -322,7 +309,9 @@ def _from_arrays(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) ->
     """HDF5 (PCam): pixels in one file, labels in another, perhaps a table with one line per image."""
     pixels, labels = (_plain(folder, rule[key]) for key in ("images", "labels"))
     path, images = hdf5_images(pixels, rule["images_key"], folder)
-    names = hdf5_labels(labels, rule["labels_key"], entry.classes, images=images)
+    with h5py_module().File(labels, "r") as box:
+        numbers = _dataset(box, rule["labels_key"], labels)[...]
+    names = class_names(numbers, entry.classes, images=images, where=labels.name)
     records: list[dict[str, str]] = []
     if (folder / "downloads" / rule.get("table", "")).is_file():
         records = _records(folder, rule, ())
@@ -354,7 +343,7 @@ def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
 
     source = _archives(folder, rule["archive"])[0]
     rows = []
-    with np.load(check_plain(source), allow_pickle=False) as box:
+    with np.load(source, allow_pickle=False) as box:
         for split in ("train", "val", "test"):
             labels, target = box[f"{split}_labels"], folder / "images" / f"{source.stem}_{split}.npy"
             if not is_current(target, source):
@@ -399,64 +388,35 @@ def _from_npy(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
 
 def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
     """Images inside of Parquet files; their bytes go into a TAR, unchanged, to be read one by one."""
-    import pyarrow.parquet as parquet
-
     joined = None
     if "join" in rule:
-        records = _records(folder, rule, ())
-        joined = {tuple(record[key] for key in rule["join"]): record for record in records}
+        table = _records(folder, rule, ())
+        joined = {tuple(record[key] for key in rule["join"]): record for record in table}
     rows: list[Row] = []
     for file in _archives(folder, rule["archive"]):
         target = folder / "images" / f"{file.stem}.tar"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = None if is_current(target, file) else target.with_name(f".{target.name}.tmp")
-        box = None if staging is None else tarfile.open(staging, "w")  # noqa: SIM115
-        try:
-            number = 0
-            for batch in parquet.ParquetFile(check_plain(file)).iter_batches(batch_size=256):
-                for record in batch.to_pylist():
-                    picture = record[rule["image"]]
-                    data = picture["bytes"] if isinstance(picture, dict) else picture
-                    if not isinstance(data, bytes) or not data:
-                        raise ValueError(f"image {number} has no bytes")
-                    member = f"{number:08d}{_suffix(data)}"
-                    number += 1
-                    if box is not None:
-                        info = tarfile.TarInfo(member)
-                        info.size = len(data)
-                        box.addfile(info, io.BytesIO(data))
-                    about = {key: str(value) for key, value in record.items() if key != rule["image"]}
-                    rows += _parquet_rows(rule, about, joined, target.relative_to(folder).as_posix(), member)
-        except BaseException:
-            if box is not None and staging is not None:
-                box.close()
-                staging.unlink(missing_ok=True)
-            raise
-        if box is not None and staging is not None:
-            box.close()
-            os.replace(staging, target)
+        with ExitStack() as stack:
+            box = None
+            if not is_current(target, file):
+                box = stack.enter_context(tarfile.open(stack.enter_context(atomic_path(target)), "w"))
+            records = (record for batch in batches(file) for record in batch.to_pylist())
+            for number, record in enumerate(records):
+                picture = record.pop(rule["image"])
+                data = picture["bytes"] if isinstance(picture, dict) else picture
+                if not isinstance(data, bytes) or not data:
+                    raise ValueError(f"image {number} has no bytes")
+                member = f"{number:08d}{suffix_of(data)}"
+                if box is not None:
+                    add_member(box, member, data)
+                about = {key: str(value) for key, value in record.items()}
+                if joined is not None:
+                    more = joined.get(tuple(about.get(key, "") for key in rule["join"]))
+                    if more is None:
+                        continue  # the table lists the images of this benchmark; there may be others
+                    about |= more
+                path = f"{target.relative_to(folder).as_posix()}/{member}"
+                rows.append(_row_of(rule, about, path, member))
     return rows
-
-
-def _parquet_rows(
-    rule: Mapping[str, Any],
-    about: dict[str, str],
-    joined: Mapping[tuple[str, ...], dict[str, str]] | None,
-    archive: str,
-    member: str,
-) -> list[Row]:
-    if joined is not None:
-        more = joined.get(tuple(about.get(key, "") for key in rule["join"]))
-        if more is None:
-            return []  # the table lists the images of this benchmark; the archive may hold others
-        about = {**about, **more}
-    return [_row_of(rule, about, f"{archive}/{member}", member)]
-
-
-def _suffix(data: bytes) -> str:
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return ".png"
-    return ".tif" if data[:4] in (b"II*\0", b"MM\0*") else ".jpg"
 
 
 _READERS = {

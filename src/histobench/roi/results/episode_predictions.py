@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain
+from histobench.core.files import atomic_path, patiently, regular
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -68,7 +68,6 @@ class EpisodePredictions:
         return labels, np.where(taken, place[row, votes], -1)
 
     def taken(self, images: NDArray[np.integer[Any]]) -> EpisodePredictions:
-        """Some of the images, in the order given."""
         log_odds = None if self.log_odds is None else self.log_odds[images]
         return replace(self, votes=self.votes[images], labels=self.labels[images], log_odds=log_odds)
 
@@ -83,16 +82,18 @@ def log_odds_of(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float16]
 
 
 class EpisodeFile:
-    """A file that is being written, setting by setting."""
+    """A file that is being written, setting by setting; it is opened with the first of them."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self._labels: Ints | None = None
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._archive: zipfile.ZipFile | None = None
 
     def add(self, setting: str, episodes: EpisodePredictions) -> None:
         """Write what the episodes of one setting said."""
-        if self._labels is None:
-            self._labels = episodes.labels
+        if self._archive is None:
+            file = self._stack.enter_context(atomic_path(self._path))
+            self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+            self._stack.enter_context(self._archive)
             self.write("labels", _small(episodes.labels, int(episodes.labels.max(initial=0)) + 1))
         prefix = setting or _ALL
         highest = int(max(episodes.votes.max(initial=0), episodes.classes.max(initial=0)))
@@ -104,6 +105,7 @@ class EpisodeFile:
 
     def write(self, name: str, values: NDArray[Any]) -> None:
         """Write an array; members that are opened have no date: the same arrays are the same bytes."""
+        assert self._archive is not None
         with self._archive.open(f"{name}.npy", "w", force_zip64=True) as handle:
             np.lib.format.write_array(handle, np.ascontiguousarray(values), allow_pickle=False)
 
@@ -115,22 +117,8 @@ def episode_file(path: Path) -> Iterator[EpisodeFile]:
     Nothing is left behind where no episodes were added.
     """
     path.unlink(missing_ok=True)
-    file: EpisodeFile | None = None
-    try:
-        with (
-            atomic_path(path) as temporary,
-            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        ):
-            file = EpisodeFile(archive)
-            yield file
-            if file._labels is None:
-                raise _NothingAddedError
-    except _NothingAddedError:
-        return
-
-
-class _NothingAddedError(Exception):
-    pass
+    with ExitStack() as stack:
+        yield EpisodeFile(path, stack)
 
 
 def read_episode_predictions(path: Path, setting: str) -> EpisodePredictions | None:
@@ -139,7 +127,7 @@ def read_episode_predictions(path: Path, setting: str) -> EpisodePredictions | N
         return None
     prefix = setting or _ALL
     try:
-        with np.load(check_plain(path), allow_pickle=False) as arrays:
+        with patiently(lambda: np.load(regular(path), allow_pickle=False)) as arrays:
             if f"{prefix}/votes" not in arrays:
                 return None
             votes, classes = arrays[f"{prefix}/votes"], arrays[f"{prefix}/classes"].astype(np.int64)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import create_json, files_below, read_bytes, read_note, unreadable
+from histobench.core.files import files_below, read_bytes, read_note, write_json
 from histobench.core.plain_data import parse_json
 from histobench.roi.task_catalogue import FEW_SHOT as FEW_SHOT_TASK
 
@@ -34,7 +33,6 @@ _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
 
 
 def stored_in(folder: Path) -> list[Path]:
-    """The files that results of a task are known by, below its folder."""
     return sorted(path for ending in (COMPLETE, ROBUSTNESS) for path in files_below(folder, ending))
 
 
@@ -75,7 +73,6 @@ class TaskFiles:
 
     @classmethod
     def of(cls, results_dir: Path, task: str, setting: str = "") -> TaskFiles:
-        """The files of `task` at `setting` under `results_dir`."""
         few_shot = _FEW_SHOT_SETTING.match(setting)
         if task == FEW_SHOT_TASK and few_shot:
             return cls(results_dir / task / f"way_{few_shot[1]}", f"Fewshot_{setting}")
@@ -83,7 +80,6 @@ class TaskFiles:
 
     @classmethod
     def beside(cls, complete: Path) -> TaskFiles:
-        """The files that belong to a `*_complete_results.json`."""
         return cls(complete.parent, complete.name.removesuffix(COMPLETE))
 
     @property
@@ -99,12 +95,10 @@ class TaskFiles:
 
 # Which folder a task's results go to: the one asked for, unless it holds those of another run.
 
-#: Beside the files of a task: whose they are, written before the first of them.
+#: Beside the files of a task: whose they are.
 CLAIM = ".run.json"
 #: What one run is known by; in this order in the names of folders.
 FIELDS = ("dataset", "encoder", "preset", "size", "seed", "choose_by", "features")
-#: A claim without results that is older than this was left by a run that was killed.
-_ABANDONED_SECONDS = 60.0
 
 Identity = Mapping[str, str]  # field -> value; "" where it is not known
 
@@ -119,36 +113,23 @@ def place_of(results_dir: Path, task: str, identity: Identity) -> Path:
 
 
 def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
-    """As `place_of`, for good: the next process finds the place taken."""
-    folder = results_dir / task
-    folder.mkdir(parents=True, exist_ok=True)
-    abandoned = (folder / CLAIM).exists()
-    if _occupant(folder) is None:
-        if abandoned:
-            (folder / CLAIM).unlink(missing_ok=True)
-        create_json(folder / CLAIM, dict(identity))  # one of two that come at once gets it
-    return place_of(results_dir, task, identity)
+    """As `place_of`, and note there whose it is; the caller holds the lock of the task."""
+    place, note = place_of(results_dir, task, identity), results_dir / task / CLAIM
+    if place == results_dir and read_note(note) != identity:
+        write_json(note, dict(identity))
+    return place
 
 
 def _occupant(folder: Path) -> Identity | None:
     """Whose results are in a task's folder; None where there are none."""
     stored = next(iter(stored_in(folder)), None)
-    # A claim that cannot be read now is an error: the place may well be taken.
+    if stored is None:
+        return None
     content = read_note(folder / CLAIM)
-    if content is not None and (stored is not None or _age(folder / CLAIM) < _ABANDONED_SECONDS):
-        return {name: str(content.get(name, "")) for name in FIELDS}
-    return None if stored is None else _identity_in(stored)
-
-
-def _age(path: Path) -> float:
-    try:
-        return abs(time.time() - path.stat().st_mtime)  # the clock may have been set back
-    except FileNotFoundError:
-        return float("inf")
+    return _identity_in(stored) if content is None else {name: str(content.get(name, "")) for name in FIELDS}
 
 
 def _identity_in(path: Path) -> Identity | None:
-    """The identity that a results file tells, as far as it does."""
     try:
         info: Any = parse_json(read_bytes(path).decode("utf-8"))["additional_info"]
         size = re.search(r"_Size_\[([^\]]+)\]", str(info.get("test_features") or ""))
@@ -156,8 +137,6 @@ def _identity_in(path: Path) -> Identity | None:
         return found | {"seed": str(info.get("seed", "")), "size": found["size"] or (size[1] if size else "")}
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

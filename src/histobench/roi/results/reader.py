@@ -87,8 +87,6 @@ def read_run(path: Path) -> StoredRun:
             info=info,
             num_samples=samples if isinstance(samples := content.get("num_samples"), int) else None,
         )
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise HistobenchError(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, check_plain, files_below, read_plain_text, write_json
+from histobench.core.files import atomic_path, files_below, read_plain_text, regular, write_json
 from histobench.core.plain_data import parse_json
 from histobench.core.text import check_plain_name
 from histobench.core.version import __version__
@@ -56,11 +56,9 @@ class StoredRobustness:
 
     @property
     def outdated(self) -> bool:
-        """Whether its intervals are those of an older version: percentiles, which are too narrow."""
-        return "interval_method" not in self.content
+        return self.content.get("interval_method") != METHOD
 
     def value(self, measure: str) -> float | None:
-        """The value of a measure, None where there is none."""
         found = self.content["measures"].get(measure) or {}
         return found.get("value")
 
@@ -70,7 +68,7 @@ class StoredRobustness:
         if not path.is_file():
             return {}
         try:
-            with np.load(check_plain(path), allow_pickle=False) as box:
+            with np.load(regular(path), allow_pickle=False) as box:
                 return {name: box[name] for name in box.files}
         except (OSError, ValueError, KeyError) as error:
             raise HistobenchError(f"{path} is damaged; measure robustness again") from error

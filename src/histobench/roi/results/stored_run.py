@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain, read_plain_text
+from histobench.core.files import read_bytes, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
@@ -152,7 +152,7 @@ def _table(
     """The text of a file of predictions, its rows, and the place of each column."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
-        text = read_plain(path).decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
         column = {name: k for k, name in enumerate(next(reader, []))}
         rows = [row for row in reader if row]
@@ -232,7 +232,6 @@ class StoredRun:
 
     @cached_property
     def predictions(self) -> Predictions:
-        """The per-sample predictions of `*_detailed_results.csv`."""
         if self.target != CLASS:
             raise HistobenchError(f"{self.path}: {a_target(self.target)} has no classes")
         return read_predictions(self)

@@ -18,7 +18,6 @@ from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.robustness.site_neighbours import Floats, Ints
 from histobench.roi.robustness.site_probes import SiteProbe, mean_of_known
 from histobench.statistics.jackknife import (
-    CORRELATION_RANGE,
     UNIT_RANGE,
     LeaveOneOut,
     bounds,
@@ -29,7 +28,7 @@ from histobench.statistics.jackknife import (
 #: At most so many groups, or blocks of groups, are left out one after another.
 MOST_UNITS = 200
 #: How intervals are made, as files name it.
-METHOD = "wilson-t over groups"
+METHOD = "wilson-t over groups, rule 2"
 #: Fewer groups than this give no interval.
 LEAST_GROUPS = 5
 #: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1].
@@ -83,21 +82,26 @@ def measured(value: float, left_out: Floats, units: Units, *, within: Range = "s
     if undefined:
         which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
         return Measure(value, reason=f"no interval: the value is not defined without {which}")
-    scale = {"share": UNIT_RANGE, "contrast": CORRELATION_RANGE}[within]
-    sizes = units.sizes.astype(np.float64)
-    low, high = bounds(columns_of(("measure",), np.array([value]), left_out[:, None], sizes, within), scale)
+    columns = columns_of(("measure",), np.array([value]), left_out[:, None], units.sizes, within)
+    low, high = bounds(columns, UNIT_RANGE if within == "share" else (-np.inf, np.inf))
+    if within == "contrast":
+        low, high = np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0)
     if not (np.isfinite(low[0]) and np.isfinite(high[0])):
         return Measure(value, reason="no interval: the spread over groups is not defined", left_out=left_out)
     return Measure(value, float(low[0]), float(high[0]), None, left_out)
 
 
 def columns_of(
-    names: tuple[str, ...], values: Floats, left_out: Floats, sizes: Floats, within: Range
+    names: tuple[str, ...], values: Floats, left_out: Floats, sizes: Ints | Floats, within: Range
 ) -> LeaveOneOut:
-    """Values [m] of a measure, with each unit left out [units, m], from groups with `sizes` images."""
+    """Values [m] of a measure, with each unit left out [units, m], from groups with `sizes` images.
+
+    A contrast is a mean of cosines, seldom near its ends: nothing unseen is added to its spread.
+    """
     images = float(sizes.sum())
-    moved = {"share": 1.0, "contrast": 2.0}[within] * bunch(sizes) / images
-    return LeaveOneOut(names, values, left_out, np.array([[-moved]]), images, freedom_of_sizes(sizes))
+    moved = bunch(sizes) / images if within == "share" else 0.0
+    grouped, freedom = bool((sizes > 1).any()), freedom_of_sizes(sizes)
+    return LeaveOneOut(names, values, left_out, np.array([[-moved]]), images, freedom, grouped)
 
 
 def mean_without(terms: Floats, units: Units) -> Floats:

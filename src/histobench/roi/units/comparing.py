@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from histobench.core.files import files_below, read_bytes, unreadable
+from histobench.core.files import files_below, read_bytes
 from histobench.core.record_files import read_record, write_record
 from histobench.core.version import __version__
 from histobench.roi.comparison.comparison import DatasetTable, TableMaker, dataset_table
@@ -52,8 +52,6 @@ def _digest(run: StoredRun) -> str:
             content = read_bytes(path)
         except FileNotFoundError:
             content = b""
-        except OSError as error:
-            raise unreadable(path, error) from error
         digest.update(f"{len(content)}:".encode() + hashlib.sha256(content).digest())
     return digest.hexdigest()
 
@@ -66,7 +64,7 @@ def compare(folder: RunFolder, unit: Unit) -> None:
     files = []
     for setting, runs in _runs_of(unit).items():  # none where the task stores no predictions, or was skipped
         several = f"-{setting}" if unit.spec["task"] in WITH_METHODS else ""
-        files.append(folder.part("tables") / f"{unit.id}{several}.npz")
+        files.append(folder.part("tables") / f"{unit.id}{several}.json")
         write_table(files[-1], unit.dataset, runs, SETTINGS)
     folder.finish(unit, files=files)
 

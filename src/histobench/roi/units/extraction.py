@@ -22,6 +22,7 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import is_computed, names_features
+from histobench.roi.features.cache.content_hashes import Keys
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import Extractor
 from histobench.roi.features.fingerprint import versions
@@ -29,7 +30,7 @@ from histobench.roi.features.inference.device_runner import DeviceRunner
 from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
-from histobench.roi.features.planned_runner import planned_runner
+from histobench.roi.features.multi_device import planned_runner
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     Extraction,
@@ -74,7 +75,7 @@ def prepare(folder: RunFolder, unit: Unit, dataset: RoiDataset, progress: Progre
         images = folder.part("images") / f"{unit.id}.jsonl"
         begins = write_images(images, (shard.keys for shard in plan.shards), plan.refs)
         keys = folder.part("images") / f"{unit.id}.keys"
-        digest = write_keys(keys, dataset, plan.keys)
+        digest = write_keys(keys, plan.contents)
         listed = folder.part(FOUND) / f"{unit.id}.jsonl"
         write_lines(listed, shard_units(unit, plan, begins, together=alone))
         folder.finish(
@@ -296,7 +297,7 @@ def write_feature_files(
     place, planned = named[0]
     dataset, settings = data(), Settings(**prepare_unit.spec["settings"])
     listed = folder.part("images") / f"{prepare_unit.id}.keys"
-    keys = read_keys(listed, dataset, prepared["order"], prepared["digest"])
+    contents = read_keys(listed, dataset, prepared["order"], prepared["digest"])
     shards = [
         folder.output(shard.id) or {}
         for shard in folder.found_by(prepare_unit.id)
@@ -308,14 +309,14 @@ def write_feature_files(
     cache = RowCache(cache_of(folder, settings), planned.description)
     bad = {bytes.fromhex(key): why for note in shards for key, why in note.get("bad", {}).items()}
     problems = problems_of(
-        dataset,
-        keys,
+        contents,
         {Path(path): why for path, why in prepared["unreadable"].items()},
         {**cache.bad, **{key: why for key, why in bad.items() if key not in cache}},
     )
+    readable = Keys(contents.keys.data[contents.readable])
     end = time.monotonic() + patience()
     stops = bool(problems) and settings.on_bad_image == "stop"
-    while missing := sum(key not in cache and key not in bad for key in dict.fromkeys(keys.values())):
+    while missing := len({key for key in readable if key not in cache and key not in bad}):
         # What a shard says that it has written may not be visible here yet.
         if stops or time.monotonic() > end or any(note.get("state") != DONE for note in shards):
             break
@@ -327,8 +328,7 @@ def write_feature_files(
     written = write_splits(
         planned,
         cache,
-        dataset,
-        keys,
+        contents,
         problems,
         save_dir=Path(prepare_unit.spec["save_dir"]),
         settings=settings,

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path, open_plain, patiently, read_bytes, unreadable
+from histobench.core.files import atomic_path, patiently, read_bytes
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
+from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys
 
-_UNREADABLE = bytes(32)
 
-
-def write_images(
-    path: Path, shards: Iterable[tuple[bytes, ...]], refs: Mapping[bytes, ImageRef]
-) -> list[int]:
+def write_images(path: Path, shards: Iterable[Sequence[bytes]], refs: Mapping[bytes, ImageRef]) -> list[int]:
     """Write one line per shard; gives the byte at which every one begins, and the end of the file."""
     begins, place = [0], 0
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
@@ -32,14 +31,11 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
     """The images between two such places."""
 
     def read() -> bytes:
-        with open_plain(path) as handle:
+        with open(path, "rb") as handle:
             handle.seek(begin)
             return handle.read(end - begin)
 
-    try:
-        lines = patiently(read, announced=True).splitlines()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    lines = patiently(read, announced=True).splitlines()
     try:
         images = [image for line in lines for image in parse_json(line)]
         return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in images]
@@ -47,30 +43,25 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
         raise HistobenchError(f"{path} is damaged ({error}); start a new run") from error
 
 
-def write_keys(path: Path, dataset: RoiDataset, keys: Mapping[Path, bytes]) -> str:
+def write_keys(path: Path, contents: Contents) -> str:
     """Write the content hash of every image in the order of the dataset; gives the digest of the file."""
-    images = (image for split in SPLITS for image in dataset.splits.get(split, ()))
-    data = b"".join(keys.get(image.path, _UNREADABLE) for image in images)
+    data = contents.keys.data.data
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def read_keys(path: Path, dataset: RoiDataset, order: str, digest: str) -> dict[Path, bytes]:
-    """The content hash of every readable image; a dataset that is no longer the planned one is refused."""
+def read_keys(path: Path, dataset: RoiDataset, order: str, digest: str) -> Contents:
+    """The content hash of every image; a dataset that is no longer the planned one is refused."""
     if order_of(dataset) != order:
         raise HistobenchError(
             f"{dataset.name} has changed since this run was planned (images, labels or groups); run again"
         )
-    try:
-        data = patiently(lambda: read_bytes(path), announced=True)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
-    if len(data) != 32 * len(images) or hashlib.sha256(data).hexdigest()[:32] != digest:
+    data = patiently(lambda: read_bytes(path), announced=True)
+    count = sum(len(dataset.splits.get(split, ())) for split in SPLITS)
+    if len(data) != KEY_BYTES * count or hashlib.sha256(data).hexdigest()[:32] != digest:
         raise HistobenchError(f"{path} is damaged; start a new run")
-    found = {image.path: data[32 * row : 32 * row + 32] for row, image in enumerate(images)}
-    return {place: key for place, key in found.items() if key != _UNREADABLE}
+    return Contents(dataset, Keys(np.frombuffer(data, np.uint8).reshape(count, KEY_BYTES)))
 
 
 def order_of(dataset: RoiDataset) -> str:

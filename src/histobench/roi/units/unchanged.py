@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from histobench.roi.data.image_ref import locate
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import is_computed
 from histobench.roi.evaluation.evaluation_request import FILE, damaged_in
-from histobench.roi.features.cache.content_hashes import distinct_paths
 from histobench.roi.features.fingerprint import LIBRARIES, fingerprint, versions
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.task_catalogue import ZERO_SHOT
@@ -33,18 +33,15 @@ def inputs_of(dataset: RoiDataset, spec: Mapping[str, Any]) -> str:
         known = [EncoderRecipe(**recipe).zoo_identity() for recipe in spec["recipes"]]
         if not known or None in known or settings["recheck"] != "auto" or settings["no_cache"]:
             return ""
-        files = sorted({locate(path).file for path in distinct_paths(dataset)})
-        stamps = [
-            (file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-            for file in files
-            for stat in [os.stat(file)]
-        ]
+        stamps = hashlib.sha256()
+        for ref in (locate(image.path) for images in dataset.splits.values() for image in images):
+            stamps.update(repr((ref.file, ref.stamp())).encode())
     except (HistobenchError, OSError):  # without weights or files: the extraction says what is wrong
         return ""
     chosen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY")}
     devices = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
     machine = [platform.node(), platform.machine(), chosen, devices]
-    return fingerprint([known, order_of(dataset), stamps, machine, versions(*LIBRARIES)])
+    return fingerprint([known, order_of(dataset), stamps.hexdigest(), machine, versions(*LIBRARIES)])
 
 
 def stamp_of(path: Path | str) -> list[int]:

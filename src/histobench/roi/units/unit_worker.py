@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.errors import DiskFullError, HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError, error_text
 from histobench.core.files import patiently
 from histobench.work.run_folder import BLOCKED, DONE, RunFolder, Unit
 
@@ -59,10 +59,8 @@ class UnitWorker:
             patiently(work)
         except DiskFullError:  # not even this could be written down
             raise
-        except HistobenchError as error:
-            self._fail(units, str(error))
-        except OSError as error:
-            self._fail(units, f"{error.filename or 'the disk'}: {error.strerror or error}; try again")
+        except (HistobenchError, OSError) as error:
+            self._fail(units, error_text(error))
 
     def _fail(self, units: Sequence[Unit], reason: str) -> None:
         for unit in units:
@@ -90,7 +88,7 @@ class UnitWorker:
                 for prepare in self._copies
                 if all(self.folder.state(shard.id) is not None for shard in self.folder.found_by(prepare))
             ]
-        except HistobenchError:
+        except (HistobenchError, OSError):
             return []
 
     def _is_blocked(self, unit: Unit) -> bool:

@@ -32,7 +32,6 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
 )
 
@@ -67,7 +66,7 @@ class AnthropicAPI(ProviderAPI):
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
         if question.functions:
-            body["tools"] = [_function(spec) for spec in question.functions]
+            body["tools"] = [spec.named("input_schema") for spec in question.functions]
             # A model that thinks cannot be made to call.
             if sampling.demands_call(capabilities.without) and not sampling.reasoning_effort:
                 body["tool_choice"] = {"type": "any"}
@@ -77,7 +76,16 @@ class AnthropicAPI(ProviderAPI):
         return Request(joined(self.base_url, "messages"), body, headers)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage:
-        return _usage(payload.get("usage"))
+        usage = payload.get("usage")
+        if not isinstance(usage, Mapping):
+            return Usage(known=False)
+        read = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        return Usage.reported(
+            [usage.get(name) or 0 for name in read],
+            [usage.get("output_tokens")],
+            cached_tokens=usage.get("cache_read_input_tokens"),
+            cache_writes=usage.get("cache_creation_input_tokens"),
+        )
 
     def read(self, payload: Mapping[str, Any]) -> Completion:
         """The blocks of an answer as parts, in their order."""
@@ -138,10 +146,6 @@ def _picture(image: Image) -> dict[str, Any]:
     return {"type": "image", "source": source}
 
 
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    return {"name": spec.name, "description": spec.description, "input_schema": spec.parameters}
-
-
 def _thinking(sampling: Sampling, *, adaptive: bool) -> dict[str, Any]:
     effort = sampling.reasoning_effort or ""
     if adaptive:
@@ -149,15 +153,3 @@ def _thinking(sampling: Sampling, *, adaptive: bool) -> dict[str, Any]:
     budget = BUDGETS.get(effort, BUDGETS["high"])
     thinking = {"type": "enabled", "budget_tokens": budget}
     return {"thinking": thinking, "max_tokens": sampling.max_tokens + budget}
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage(known=False)
-    read = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return Usage.reported(
-        [usage.get(name) or 0 for name in read],
-        [usage.get("output_tokens")],
-        cached_tokens=usage.get("cache_read_input_tokens"),
-        cache_writes=usage.get("cache_creation_input_tokens"),
-    )

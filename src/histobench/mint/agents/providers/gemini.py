@@ -34,7 +34,6 @@ from histobench.mint.messages.parts import (
     Text,
     ToolCall,
     ToolResult,
-    ToolSpec,
     Unknown,
 )
 
@@ -76,7 +75,9 @@ class GeminiAPI(ProviderAPI):
         if system := [{"text": message.content} for message in sent if message.role == "system"]:
             body["systemInstruction"] = {"parts": system}
         if question.functions:
-            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in question.functions]}]
+            body["tools"] = [
+                {"functionDeclarations": [spec.named("parametersJsonSchema") for spec in question.functions]}
+            ]
             if sampling.demands_call(capabilities.without):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
@@ -84,7 +85,15 @@ class GeminiAPI(ProviderAPI):
         return Request(url, body, headers)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage:
-        return _usage(payload.get("usageMetadata"))
+        usage = payload.get("usageMetadata")
+        if not isinstance(usage, Mapping):
+            return Usage(known=False)
+        return Usage.reported(
+            [usage.get("promptTokenCount")],
+            [usage.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")],
+            cached_tokens=usage.get("cachedContentTokenCount"),
+            reasoning_tokens=usage.get("thoughtsTokenCount"),
+        )
 
     def read(self, payload: Mapping[str, Any]) -> Completion:
         """All parts of the first candidate; thoughts are no text."""
@@ -152,19 +161,3 @@ class GeminiAPI(ProviderAPI):
 
 def _picture(image: Image) -> dict[str, Any]:
     return {"inlineData": {"mimeType": image.media_type, "data": base64_of(image)}}
-
-
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    return {"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters}
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage(known=False)
-    written = [usage.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-    return Usage.reported(
-        [usage.get("promptTokenCount")],
-        written,
-        cached_tokens=usage.get("cachedContentTokenCount"),
-        reasoning_tokens=usage.get("thoughtsTokenCount"),
-    )

@@ -9,28 +9,10 @@ import signal
 from typing import Any
 
 from . import landlock, seccomp
-from .memory_reserve import RESERVE_BYTES
+from . import syscalls as kernel
+from .cell_limits import RESERVE_BYTES
 from .processes import threads_of
-from .syscalls import (
-    CAP_DAC_READ_SEARCH,
-    NEW_IPC,
-    NEW_MOUNT,
-    NEW_NET,
-    NEW_USER,
-    NEW_UTS,
-    NOSUID_NODEV,
-    NOSUID_NODEV_NOEXEC,
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_DUMPABLE,
-    PR_SET_KEEPCAPS,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
-    bound_capabilities,
-    keep_only_capabilities,
-    mount,
-    prctl,
-    unshare,
-)
+from .syscalls import bound_capabilities, keep_only_capabilities, mount, prctl, unshare
 
 MEGABYTE = 1 << 20
 SHARED_MEMORY = "/dev/shm"
@@ -38,31 +20,21 @@ _PENDING_SIGNALS = 1024
 
 # What a process may read about itself. Network, mounts and other processes are the machine's business.
 _ABOUT_ITSELF = (
-    "cmdline",
-    "comm",
-    "fd",
-    "fdinfo",
-    "io",
-    "limits",
-    "maps",
-    "schedstat",
-    "smaps_rollup",
-    "stat",
-    "statm",
-    "status",
+    *("cmdline", "comm", "fd", "fdinfo", "io", "limits", "maps", "schedstat", "smaps_rollup", "stat"),
+    *("statm", "status"),
 )
 
 
 def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
     """Own mount, network, ipc, host-name and user namespaces (the pid one came with the fork)."""
     user, group = os.getuid(), os.getgid()
-    unshare(NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_NET)
-    mount("proc", "/proc", NOSUID_NODEV_NOEXEC)
+    unshare(kernel.NEW_MOUNT | kernel.NEW_UTS | kernel.NEW_IPC | kernel.NEW_NET)
+    mount("proc", "/proc", kernel.NOSUID_NODEV_NOEXEC)
     size = f"size={limits['scratch_mb']}m,nr_inodes=16384"
-    mount("tmpfs", scratch, NOSUID_NODEV, f"{size},mode=1777")
-    mount("tmpfs", SHARED_MEMORY, NOSUID_NODEV, f"{size},mode=1777")
+    mount("tmpfs", scratch, kernel.NOSUID_NODEV, f"{size},mode=1777")
+    mount("tmpfs", SHARED_MEMORY, kernel.NOSUID_NODEV, f"{size},mode=1777")
     # Last, so that the mounts belong to a user namespace in which this process holds nothing.
-    unshare(NEW_USER)
+    unshare(kernel.NEW_USER)
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -71,7 +43,7 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
     set_limits(limits)
     bound_capabilities()
     keep_only_capabilities()
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     # Closes what file permissions cannot: /dev/zero, whose shared mappings no limit reaches, and the settings
     # of this process in /proc.
     landlock.restrict_writing([scratch, SHARED_MEMORY, "/dev/null", "/dev/full"])
@@ -96,14 +68,14 @@ def confine_with_landlock(
     os.chdir(scratch)
     if uid is not None:
         # Landlock still bounds what this one capability opens.
-        kept = (CAP_DAC_READ_SEARCH,) if behind_closed_folder else ()
+        kept = (kernel.CAP_DAC_READ_SEARCH,) if behind_closed_folder else ()
         bound_capabilities(kept)
-        prctl(PR_SET_KEEPCAPS, 1)
+        prctl(kernel.PR_SET_KEEPCAPS, 1)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         keep_only_capabilities(kept)
-        prctl(PR_SET_DUMPABLE, 1)
+        prctl(kernel.PR_SET_DUMPABLE, 1)
     stay_in_the_zygotes_hands()
     set_limits(limits, others=threads_of(os.getuid()) if uid is None else 0)
     about_itself = [f"/proc/{os.getpid()}/{name}" for name in _ABOUT_ITSELF]
@@ -120,8 +92,8 @@ def stay_in_the_zygotes_hands() -> None:
 
     After the user id has changed, which would clear the first.
     """
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
@@ -139,14 +111,9 @@ def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
     ):
-        _limit(which, value)
-
-
-def _limit(which: int, value: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(which, (value, value))
+        hard = resource.getrlimit(which)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (limit, limit))
 
 
 def _prefer_as_victim_of_memory_shortage() -> None:
@@ -155,8 +122,5 @@ def _prefer_as_victim_of_memory_shortage() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with open(path, "wb", buffering=0) as handle:
+        handle.write(text.encode())

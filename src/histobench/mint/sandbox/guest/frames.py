@@ -7,7 +7,6 @@ import select
 import socket
 import struct
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _LENGTH = struct.Struct("!I")
@@ -15,7 +14,7 @@ MAX_FRAME = 4 * 1024 * 1024
 
 
 class BrokenFrameError(Exception):
-    """The other side sent something that is no message."""
+    """The other side sent something that is not a message."""
 
 
 class LongMessageError(ValueError):
@@ -23,37 +22,36 @@ class LongMessageError(ValueError):
 
 
 class Channel:
-    """One end of a message stream.
-
-    `guard` yields the context in which bytes are moved: inside the sandbox it holds the alarm signal back,
-    so that a time-out never tears a message apart. Waiting happens outside it.
-    """
+    """One end of a message stream."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._buffer = bytearray()
 
-    def guard(self) -> AbstractContextManager[Any]:
-        """The context in which bytes are moved; nothing special by default."""
-        return nullcontext()
-
     def send(self, message: dict[str, Any]) -> None:
         body = json.dumps(message).encode()
         if len(body) > MAX_FRAME:
             raise LongMessageError(f"a message of {len(body):,} bytes is too long for the sandbox's channel")
-        with self.guard():
-            self.socket.sendall(_LENGTH.pack(len(body)) + body)
+        self.socket.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
         """The next message; EOFError if the other side is gone, TimeoutError after `deadline` (monotonic)."""
-        while True:
-            with self.guard():
-                body = self._take()
-            if body is not None:
-                return _parse(body)
+        while (body := self._take()) is None:
             self.wait(deadline)
-            with self.guard():
-                self._fill()
+            try:
+                chunk = self.socket.recv(1 << 16)
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                raise EOFError("the other side is gone")
+            self._buffer += chunk
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise BrokenFrameError(f"not a message: {error}") from error
+        if not isinstance(message, dict):
+            raise BrokenFrameError("not a message: no object")
+        return message
 
     def close(self) -> None:
         self.socket.close()
@@ -65,15 +63,6 @@ class Channel:
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         if not poller.poll(left):
             raise TimeoutError("no message before the deadline")
-
-    def _fill(self) -> None:
-        try:
-            chunk = self.socket.recv(1 << 16)
-        except ConnectionError as error:
-            raise EOFError("the other side is gone") from error
-        if not chunk:
-            raise EOFError("the other side is gone")
-        self._buffer += chunk
 
     def _take(self) -> bytes | None:
         if len(self._buffer) < _LENGTH.size:
@@ -87,13 +76,3 @@ class Channel:
         body = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         return body
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BrokenFrameError(f"not a message: {error}") from error
-    if not isinstance(message, dict):
-        raise BrokenFrameError("not a message: no object")
-    return message

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import itertools
 import linecache
 import os
 import sys
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from .alarm import clock
-from .capture import Capture
-from .mailbox import EpisodeChannel, Mailbox
-from .memory_reserve import within_memory_limit
+from .cell_limits import AlarmPaused, Capture, memory_limit
+from .frames import Channel
 from .test_runner import run_tests
 from .tested_program import serve_program
 
 _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
-
-
-class Shell(Protocol):
-    """Something that runs cells in one lasting namespace."""
-
-    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
-        """Begin an episode with `names` in the namespace."""
-
-    def run(self, code: str, timeout: float, patience: float) -> str:
-        """Run one cell; returns ok, error or timeout. Output goes to the standard streams."""
-
-
-_shell: Shell | None = None
+_shell: Any = None  # with `start(names, first_cell_number)` and `run(code, timeout, patience)`
 
 
 def prepare(config: dict[str, Any]) -> None:
     """Load the packages and build the shell once, in the zygote, so that every fork starts with them."""
     global _shell
-    # An editable install's source tree is not there, or not readable, and its place is no one's business.
+    # An editable install's source tree is not there, or not readable, and its place is not shown.
     folders = tuple(f"{folder}/" for folder in config["packages"])
     sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
     for name in config["preload"]:
@@ -50,38 +40,57 @@ def prepare(config: dict[str, Any]) -> None:
         _shell = PlainShell()
 
 
-def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
+def serve(channel: Channel, config: dict[str, Any]) -> None:
     """Answer the host until it closes the socket."""
-    assert _shell is not None
     sys.setrecursionlimit(_RECURSION_LIMIT)
     sys.set_int_max_str_digits(0)  # the time limit guards what this one would
-    mailbox = Mailbox(channel)
-    os.register_at_fork(after_in_child=mailbox.abandon)
-    os.register_at_fork(after_in_child=clock.renew)
+    os.register_at_fork(after_in_child=channel.close)
     own_pid = os.getpid()
-    output_chars = config["limits"]["output_chars"]
+    calls = itertools.count(1)
     memory = config["limits"]["memory_mb"] << 20
-    mailbox.send({"op": "ready"})
+    channel.send({"op": "ready"})
     while True:
-        order = mailbox.next_order()
-        kind_of_order = order.get("op")
-        if kind_of_order == "start":
-            names = {name: mailbox.tool(name) for name in order["tools"]}
-            _shell.start(names, order["first_cell_number"])
-            continue
-        if kind_of_order == "cell":
-            with Capture(output_chars) as captured, within_memory_limit(memory):
-                kind = _shell.run(order["code"], order["timeout"], order["patience"])
-            answer = {"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()}
-        elif kind_of_order == "program":
-            serve_program(order, mailbox, memory)
-            continue
-        elif kind_of_order == "tests":
-            with within_memory_limit(memory):
-                verdict = run_tests(order, mailbox)
-            answer = {"op": "verdict", **verdict}
-        else:
-            continue
+        order = channel.receive()
+        match order.get("op"):
+            case "start":
+                names = {name: _tool(name, channel, calls, own_pid) for name in order["tools"]}
+                _shell.start(names, order["first_cell_number"])
+            case "cell":
+                with Capture(config["limits"]["output_chars"]) as captured, memory_limit(memory):
+                    kind = _shell.run(order["code"], order["timeout"], order["patience"])
+                if os.getpid() != own_pid:
+                    os._exit(0)  # model code forked and let the copy run on into this loop
+                channel.send({"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()})
+            case "program":
+                serve_program(order, channel, memory)
+            case "tests":
+                with memory_limit(memory):
+                    verdict = run_tests(order, channel)
+                channel.send({"op": "verdict", **verdict})
+
+
+def _tool(name: str, channel: Channel, calls: Iterator[int], own_pid: int) -> Callable[..., Any]:
+    """A function that looks like the tool and asks the host to run it."""
+
+    def tool(*args: Any, **kwargs: Any) -> Any:
         if os.getpid() != own_pid:
-            os._exit(0)  # model code forked and let the copy run on into this loop
-        mailbox.send(answer)
+            raise RuntimeError(
+                "tools can be called from the session's own process only, not from a fork of it"
+            )
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("tools can be called from the main thread only")
+        call = str(next(calls))
+        with AlarmPaused() as pause:
+            channel.send({"op": "tool", "call": call, "name": name, "args": args, "kwargs": kwargs})
+            while (answer := channel.receive()).get("call") != call:
+                pass  # to a call that an exception ended
+            pause.excused = answer["excused"]
+        if "error" in answer:
+            kind = getattr(builtins, answer["error"], None)
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                kind = RuntimeError
+            raise kind(answer["message"])
+        return answer["value"]
+
+    tool.__name__ = tool.__qualname__ = name
+    return tool

@@ -18,9 +18,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from .alarm import HIDDEN, alarm_paused, soft_limit
-from .capture import Capture
-from .memory_reserve import reserve_open
+from .cell_limits import HIDDEN, AlarmPaused, Capture, memory_limit, soft_limit
 
 _WARM_UP = (
     "def f(x):\n    return 1 / x\n[i for i in range(3)]",
@@ -46,11 +44,11 @@ class CellShell(InteractiveShell):
     """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """As IPython does it, off the cell's clock, and with each function's source looked up once only."""
+        """As IPython does it, off the cell's clock."""
         error = sys.exc_info()[1]
         if error is not None:
             error.__traceback__ = _without_own_frames(error.__traceback__)
-        with alarm_paused(excused=math.inf), reserve_open(), _remembered_sources():
+        with AlarmPaused(excused=math.inf), memory_limit(None), _remembered_sources():
             super().showtraceback(*args, **kwargs)
         if isinstance(error, MemoryError):  # what filled the memory mostly hangs on the frames that failed
             _empty_frames(error.__traceback__)
@@ -121,7 +119,7 @@ class IPythonShell:
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to the call of a tool: how the call reaches the host is not the agent's business."""
+    """The traceback up to the call of a tool; how the call reaches the host is left out."""
     kept: list[TracebackType] = []
     own = False
     while trace is not None:
@@ -145,22 +143,18 @@ def _empty_frames(trace: TracebackType | None) -> None:
 
 @contextmanager
 def _remembered_sources() -> Iterator[None]:
-    """Within the block `inspect` answers a repeated question about a frame's code from memory.
-
-    A deep recursion has thousands of frames of one function, and each answer walks over all loaded modules.
-    """
+    """Let `inspect` answer from memory: a deep recursion has thousands of frames of one function."""
     plain = {name: getattr(inspect, name) for name in ("getmodule", "getsourcelines")}
     for name, ask in plain.items():
         setattr(inspect, name, _remembering(ask))
     try:
         yield
     finally:
-        for name, ask in plain.items():
-            setattr(inspect, name, ask)
+        vars(inspect).update(plain)
 
 
 def _remembering(ask: Callable[..., Any]) -> Callable[..., Any]:
-    answers: dict[object, tuple[Any, BaseException | None]] = {}
+    answers: dict[object, Any] = {}
 
     def remembering(subject: Any, *args: Any) -> Any:
         if not isinstance(subject, FrameType) or args:
@@ -168,7 +162,7 @@ def _remembering(ask: Callable[..., Any]) -> Callable[..., Any]:
         if subject.f_code not in answers:
             try:
                 answers[subject.f_code] = ask(subject), None
-            except OSError as error:
+            except OSError as error:  # no source: the same for every frame of a recursion
                 answers[subject.f_code] = None, error
         answer, failure = answers[subject.f_code]
         if failure is not None:

@@ -47,7 +47,7 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str], listable: I
     TCP is cut as well, from 6 on signals and abstract sockets do not leave the process and its children.
     """
     version = landlock_version()
-    everything = (1 << _known_file_rights(version)) - 1
+    everything = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
     attributes = _RulesetAttributes(files=everything)
     size = 8
     if version >= 4:
@@ -79,10 +79,6 @@ def _restrict(attributes: _RulesetAttributes, size: int, rules: Iterable[tuple[s
         syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
-
-
-def _known_file_rights(version: int) -> int:
-    return {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -8,8 +8,7 @@ import sys
 import traceback
 from typing import Any
 
-from .alarm import soft_limit
-from .memory_reserve import reserve_open
+from .cell_limits import memory_limit, soft_limit
 
 
 class PlainShell:
@@ -36,7 +35,7 @@ class PlainShell:
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
                 trace = trace.tb_next
-            with reserve_open():
+            with memory_limit(None):
                 lines = traceback.format_exception(type(error), error, trace, limit=depth)
                 sys.stdout.write("".join(lines))
             return "timeout" if limit.caused(error) else "error"

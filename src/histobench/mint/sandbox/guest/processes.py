@@ -19,7 +19,7 @@ class Process:
     threads: int
 
     def folder(self) -> str:
-        """Where /proc tells of its memory and files: once the first thread has ended, a living one's place.
+        """Where /proc shows its memory and files; once the first thread has ended, a living one's place.
 
         The kernel shows nothing of a process by its first thread's number when that thread is dead, however
         much the others hold.
@@ -36,19 +36,11 @@ class Process:
 def process_table() -> dict[int, Process]:
     """All processes that can be seen, by their numbers."""
     found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = _fields(f"/proc/{name}/stat")
-                found[int(name)] = Process(
-                    pid=int(name),
-                    state=fields[0].decode(),
-                    parent=int(fields[1]),
-                    ticks=sum(map(int, fields[11:15])),
-                    threads=int(fields[17]),
-                )
-            except (OSError, IndexError, ValueError):  # it ended while we looked
-                continue
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
+            fields = _fields(f"/proc/{pid}/stat")
+            ticks = sum(map(int, fields[11:15]))
+            found[pid] = Process(pid, fields[0].decode(), int(fields[1]), ticks, int(fields[17]))
     return found
 
 
@@ -64,37 +56,23 @@ def trees(roots: Iterable[int], table: dict[int, Process]) -> dict[int, list[Pro
     return found
 
 
-def children_of(parent: int) -> list[int]:
-    """The live or dead-but-unreaped children of `parent`."""
-    return [process.pid for process in process_table().values() if process.parent == parent]
-
-
 def threads_of(uid: int) -> int:
     """How many threads run under `uid` on this machine."""
     count = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}").st_uid == uid:
-                    count += len(os.listdir(f"/proc/{name}/task"))
-            except OSError:
-                continue
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == uid:
+                count += len(os.listdir(f"/proc/{name}/task"))
     return count
 
 
-def certainly_without_processes(uid: int) -> bool:
-    """Whether one look at all processes shows that none runs under `uid`.
-
-    A process that vanished during the look may have left a child unseen: nothing is certain then.
-    """
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}").st_uid == uid:
-                    return False
-            except OSError:
-                return False
-    return True
+def starved_seconds(pid: int | str = "self") -> float:
+    """How long a process's main thread has waited for a processor so far; 0 where the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as handle:
+            return int(handle.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _fields(path: str) -> list[bytes]:

@@ -16,8 +16,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
     """Whether the files beneath `folder` and those `besides` take more than `limit` bytes.
 
-    Also when there are more than MOST_ENTRIES of them, or folders deeper than MOST_LEVELS: paths have no part
-    in this, so their length does not matter.
+    Also when there are more than MOST_ENTRIES of them, folders deeper than MOST_LEVELS, or one that cannot be
+    listed. Folders are opened one from the other, so the length of paths does not matter.
     """
     taken, entries = besides, 0
     levels: list[tuple[int, list[str]]] = []  # an open folder and its subfolders still to be visited
@@ -25,7 +25,7 @@ def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
         name, within = folder, None
         while True:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed while we looked
-                descriptor = _open_folder(name, within)
+                descriptor = os.open(name, _FOLDER, dir_fd=within)
                 subfolders: list[str] = []
                 levels.append((descriptor, subfolders))
                 with os.scandir(descriptor) as found:
@@ -45,6 +45,8 @@ def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
                 return True
             within, names = levels[-1]
             name = names.pop()
+    except PermissionError:  # its owner took its own rights away
+        return True
     finally:
         for descriptor, _ in levels:
             os.close(descriptor)
@@ -58,20 +60,6 @@ def claimed_folder(prefix: str) -> tuple[str, int]:
     """
     import fcntl  # here: reports are also built where there is none
 
-    _remove_unclaimed(prefix)
-    while True:
-        path = tempfile.mkdtemp(prefix=prefix)
-        descriptor = os.open(path, _FOLDER)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):  # another process took it for an unclaimed one
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                return path, descriptor
-        os.close(descriptor)
-
-
-def _remove_unclaimed(prefix: str) -> None:
-    import fcntl
-
     with os.scandir(tempfile.gettempdir()) as found:
         paths = [entry.path for entry in found if entry.name.startswith(prefix)]
     for path in paths:
@@ -84,6 +72,14 @@ def _remove_unclaimed(prefix: str) -> None:
                 remove_tree(path)
             finally:
                 os.close(descriptor)
+    while True:
+        path = tempfile.mkdtemp(prefix=prefix)
+        descriptor = os.open(path, _FOLDER)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # another process took it for an unclaimed one
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return path, descriptor
+        os.close(descriptor)
 
 
 def remove_tree(path: str) -> None:
@@ -99,19 +95,3 @@ def start_removal(path: str) -> int:
     if not os.path.isdir(path):
         return 0
     return os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, path], {"PATH": "/usr/bin:/bin"})
-
-
-def _open_folder(name: str, within: int | None) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=within)
-    except PermissionError:  # its owner took its own rights away
-        _make_usable(name, within)
-        return os.open(name, _FOLDER, dir_fd=within)
-
-
-def _make_usable(name: str, within: int | None) -> None:
-    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
-    try:
-        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
-    finally:
-        os.close(descriptor)

@@ -8,8 +8,7 @@ import signal
 import sys
 
 from . import confinement, guest_episode, seccomp
-from .frames import BrokenFrameError
-from .mailbox import EpisodeChannel
+from .frames import BrokenFrameError, Channel
 from .syscalls import PR_SET_DUMPABLE, prctl
 
 
@@ -50,7 +49,7 @@ def main() -> None:
     os.setsid()
     sys.argv[:] = [""]
     os.umask(0o077)
-    channel = EpisodeChannel(TwoPipes(reader, writer))  # type: ignore[arg-type]
+    channel = Channel(TwoPipes(reader, writer))  # type: ignore[arg-type]
     try:
         config = channel.receive()
         guest_episode.prepare(config)

@@ -12,8 +12,8 @@ import importlib
 import pickle
 from typing import Any
 
-from .capture import Capture
-from .mailbox import Mailbox
+from .cell_limits import Capture
+from .frames import Channel
 from .plain_values import BUILTINS, NotDataError, made, written
 from .tested_program import error_text, reduced
 
@@ -30,13 +30,13 @@ _MODULES = {
 _ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
-def run_tests(order: dict[str, Any], mailbox: Mailbox) -> dict[str, Any]:
+def run_tests(order: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """Run the tests; passed means that their last line was reached and every answer was data."""
     program = None
     try:
         with Capture(0):
             tree = ast.parse(order["tests"], "<tests>")
-            program = _Program(mailbox, _attributes_in(tree))
+            program = _Program(channel, _attributes_in(tree))
             names = _Names(tree, program, _functions_of(order["helpers"]))
             exec(compile(order["tests"], "<tests>", "exec", dont_inherit=True), names)
             if program.broken:
@@ -181,8 +181,8 @@ class RemoteObject:
 class _Program:
     """The program as the process of the tests sees it."""
 
-    def __init__(self, mailbox: Mailbox, attributes: frozenset[str]) -> None:
-        self._mailbox = mailbox
+    def __init__(self, channel: Channel, attributes: frozenset[str]) -> None:
+        self._channel = channel
         self.attributes = attributes
         self.met_object = False  # compared an object of the program with a value
         self.broken = ""  # an answer was not data: the tests have failed, whatever they catch
@@ -227,9 +227,9 @@ class _Program:
         if self.broken:
             raise NotDataError(self.broken)
         self._questions += 1
-        self._mailbox.send({"op": "ask", "number": self._questions, **question})
+        self._channel.send({"op": "ask", "number": self._questions, **question})
         while True:
-            answer = self._mailbox.next_order()
+            answer = self._channel.receive()
             if answer.get("number") == self._questions:
                 break
         if "error" in answer:

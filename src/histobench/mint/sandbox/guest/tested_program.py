@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from types import ModuleType
 from typing import Any
 
-from .capture import Capture
-from .mailbox import Mailbox
-from .memory_reserve import within_memory_limit
+from .cell_limits import Capture, memory_limit
+from .frames import Channel
 from .plain_values import NotDataError, made, written
 
 #: How to make the builtin value that a value of these types may equal.
@@ -34,7 +33,7 @@ _BUILTIN: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 )
 
 
-def serve_program(order: dict[str, Any], mailbox: Mailbox, memory: int) -> None:
+def serve_program(order: dict[str, Any], channel: Channel, memory: int) -> None:
     """Run the program, then answer what its tests ask until the host ends the process."""
     objects = _Objects()
     names: dict[str, Any] = {}
@@ -45,14 +44,14 @@ def serve_program(order: dict[str, Any], mailbox: Mailbox, memory: int) -> None:
             exec(compile(source, "<submission>", "exec", dont_inherit=True), names)
 
     with Capture(0):
-        with within_memory_limit(memory):
+        with memory_limit(memory):
             answer = _attempt(load)
-        mailbox.send({"op": "loaded", **answer})
+        channel.send({"op": "loaded", **answer})
         while True:
-            question = mailbox.next_order()
-            with within_memory_limit(memory):
+            question = channel.receive()
+            with memory_limit(memory):
                 answer = _attempt(lambda: _answer(question, names, objects))  # noqa: B023 - called at once
-            mailbox.send({"op": "answer", "number": question.get("number"), **answer})
+            channel.send({"op": "answer", "number": question.get("number"), **answer})
 
 
 def reduced(value: Any) -> Any:

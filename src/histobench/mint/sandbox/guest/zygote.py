@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import select
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import confinement, guest_episode, processes, seccomp
-from .mailbox import EpisodeChannel
+from .frames import Channel
 from .scratch import start_removal
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
 from .watch import Watch
@@ -51,8 +52,6 @@ class Zygote:
     pid_namespace: int = -1
     waker: int = -1
     removers: set[int] = field(default_factory=set)  # processes that remove what episodes left
-    uid_claim: socket.socket | None = None
-    uid_block: int = 0
 
     def __post_init__(self) -> None:
         own_mounts = (str(self.config["scratch_root"]), confinement.SHARED_MEMORY)
@@ -97,7 +96,7 @@ class Zygote:
             timeout = _CHECK_SECONDS * 1000 if self.children else None
             ready = dict(poller.poll(timeout))
             if self.waker in ready:
-                _drain(self.waker)
+                os.read(self.waker, 4096)
             if self.control.fileno() in ready and not self._obey():
                 return
             self._reap()
@@ -118,7 +117,7 @@ class Zygote:
                 try:
                     self._spawn(order["id"], theirs.fileno())
                 except OSError as error:  # out of processes or namespaces
-                    EpisodeChannel(theirs).send({"op": "refused", "why": str(error)})
+                    Channel(theirs).send({"op": "refused", "why": str(error)})
         elif order["op"] == "kill":
             for child in self.children.values():
                 if child.id == order["id"]:
@@ -148,15 +147,11 @@ class Zygote:
             os.chown(child.scratch, child.uid, child.uid)
 
     def _free_uid(self) -> int:
-        """A user id that no living process has: killing by id must reach this episode and no one else."""
-        if self.uid_claim is None:
-            self.uid_claim, self.uid_block = _claim_uid_block()
+        """A user id that no other episode has: what limits or signals it reaches no other one."""
         taken = {child.uid for child in self.children.values()}
-        for number in range(self.spawned, self.spawned + _UIDS_PER_BLOCK):
-            uid = _FIRST_EPISODE_UID + self.uid_block * _UIDS_PER_BLOCK + number % _UIDS_PER_BLOCK
-            if uid not in taken:
-                return uid
-        raise OSError(f"more than {_UIDS_PER_BLOCK} episodes at once")
+        block = _FIRST_EPISODE_UID + os.getpid() % _UID_BLOCKS * _UIDS_PER_BLOCK
+        slots = (number % _UIDS_PER_BLOCK for number in itertools.count(self.spawned))
+        return next(block + slot for slot in slots if block + slot not in taken)
 
     def _become_episode(self, child: Child, descriptor: int) -> None:
         status = 70
@@ -167,7 +162,7 @@ class Zygote:
             keep = os.dup2(descriptor, 3, inheritable=False)
             os.closerange(4, 1 << 16)
             os.setsid()
-            channel = EpisodeChannel(socket.socket(fileno=keep))
+            channel = Channel(socket.socket(fileno=keep))
             try:
                 self._confine(child)
             except OSError as error:
@@ -217,10 +212,7 @@ class Zygote:
     def _clear_away(self, child: Child) -> None:
         if self.isolation == "namespaces":
             return  # the pid namespace took every process along, the mount namespace every file
-        if child.uid is not None:
-            _kill_everything_of(child.uid)
-        else:
-            _kill_orphans({*self.children, *self.removers})
+        _kill_leftovers({*self.children, *self.removers})
         if child.scratch and (remover := start_removal(child.scratch)):
             self.removers.add(remover)
 
@@ -267,53 +259,28 @@ def _take_ordinary_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
-def _claim_uid_block() -> tuple[socket.socket, int]:
-    """A block of user ids for this zygote alone: the kernel gives a socket's name out only once at a time."""
-    claim = socket.socket(socket.AF_UNIX)
-    for block in range(os.getpid(), os.getpid() + _UID_BLOCKS):
-        try:
-            claim.bind(f"\0histobench-sandbox-uids-{block % _UID_BLOCKS}")
-        except OSError:
-            continue
-        return claim, block % _UID_BLOCKS
-    raise OSError("no free block of user ids")
-
-
-def _drain(descriptor: int) -> None:
-    try:
-        while os.read(descriptor, 4096):
-            pass
-    except BlockingIOError:
-        pass
-
-
-def _kill(pid: int) -> None:
+def _kill(pid: int, how: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
 
 
-def _kill_everything_of(uid: int) -> None:
-    """Kill all processes of `uid` at once: as that user, -1 reaches exactly them."""
-    if processes.certainly_without_processes(uid):
-        return  # the usual case, and much cheaper than a fork of a process this large
-    helper = os.fork()
-    if helper == 0:
-        try:
-            os.setresuid(uid, uid, uid)
-            os.kill(-1, signal.SIGKILL)
-        finally:
-            os._exit(0)
-    os.waitpid(helper, 0)
+def _kill_leftovers(known: set[int]) -> None:
+    """Kill all processes of this tree that belong to none of `known`.
+
+    They are stopped first: a stopped process keeps its place in the count, so that a fork bomb runs dry.
+    """
+    own, stopped = os.getpid(), set[int]()
+    while left := _tree_of(own, known) - stopped:
+        for pid in left:
+            _kill(pid, signal.SIGSTOP)
+        stopped |= left
+    for pid in stopped:
+        _kill(pid)
+    for pid in stopped:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
-def _kill_orphans(known: set[int]) -> None:
-    """Kill children that are no episode: they were left behind by one. A fork bomb needs several rounds."""
-    for _ in range(1000):
-        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in known]
-        if not orphans:
-            return
-        for pid in orphans:
-            _kill(pid)
-        for pid in orphans:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+def _tree_of(root: int, without: set[int]) -> set[int]:
+    table = processes.process_table()
+    return {row.pid for row in processes.trees([*without, root], table)[root]} - {root}

@@ -6,15 +6,23 @@ import os
 import sqlite3
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, Stamp, locate
-from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.image_table import ImageTable
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.features.loading.job import Failure, Hashed
 from histobench.roi.features.loading.loader import Hashing, Pool
 
@@ -26,6 +34,7 @@ AT_ONCE = 500
 
 #: Files that are looked at before the workers get to hash them.
 PORTION = 2048
+_UNREADABLE = bytes(32)
 
 
 class ContentHashes:
@@ -134,49 +143,174 @@ def stamp_of(ref: ImageRef) -> Stamp | None:
         return None
 
 
+#: Bytes of a content hash; that of an image that cannot be read is 0.
+KEY_BYTES = 32
+#: Images that are looked at together: what is known of each takes a kilobyte until its hash is noted.
+LOOKED_AT = 1 << 17
+
+
+class Keys(Sequence[bytes]):
+    """Content hashes in one piece of memory, an array [n, 32] of bytes; a slice is a view."""
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Keys: ...
+    def __getitem__(self, index: int | slice) -> bytes | Keys:
+        part = self.data[index]
+        return Keys(part) if isinstance(index, slice) else part.tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self), PORTION):
+            part = self.data[start : start + PORTION].tobytes()
+            yield from (part[at : at + KEY_BYTES] for at in range(0, len(part), KEY_BYTES))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and np.array_equal(self.data, other.data)
+
+    def __hash__(self) -> int:
+        return hash(self.data.tobytes())
+
+    def ordered(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """The first eight bytes of each as numbers in order, and where each is; few are equal by chance."""
+        begins = np.ascontiguousarray(self.data[:, :8]).view(">u8").ravel().astype(np.uint64)
+        order = np.argsort(begins).astype(np.int32)
+        return begins[order], order
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The content hash of every image of a dataset, in its order."""
+
+    dataset: RoiDataset
+    keys: Keys
+
+    def of(self, split: str) -> Iterator[tuple[RoiImage, bytes | None]]:
+        """Yield the images of a split with their hashes, None for one that cannot be read."""
+        start = sum(len(self.dataset.splits.get(each, ())) for each in SPLITS[: SPLITS.index(split)])
+        images = self.dataset.splits.get(split, ())
+        for image, key in zip(images, self.keys[start : start + len(images)], strict=True):
+            yield image, None if key == _UNREADABLE else key
+
+    @cached_property
+    def readable(self) -> NDArray[np.bool_]:
+        """Whether each image can be read."""
+        return np.asarray(self.keys.data.any(axis=1))
+
+    @cached_property
+    def copies(self) -> list[list[int]]:
+        """The numbers of readable images with one content, where several have it."""
+        begins, order = self.keys.ordered()
+        same = np.flatnonzero(begins[1:] == begins[:-1])
+        found: dict[bytes, list[int]] = {}
+        for row in dict.fromkeys(order[np.column_stack([same, same + 1]).ravel()].tolist()):
+            if self.readable[row]:
+                found.setdefault(self.keys[row], []).append(row)
+        return sorted(sorted(rows) for rows in found.values() if len(rows) > 1)
+
+
+class Refs(Mapping[bytes, ImageRef]):
+    """Where the bytes with a content hash are: in the first image of a dataset that has them.
+
+    What is not `known` is looked up in the dataset.
+    """
+
+    def __init__(self, contents: Contents, known: Mapping[bytes, ImageRef] | None = None) -> None:
+        self._known = known or {}
+        self._images = [contents.dataset.splits.get(split, ()) for split in SPLITS]
+        rows = np.flatnonzero(contents.readable).astype(np.int32)
+        again = [row for copies in contents.copies for row in copies[1:]]
+        self._rows = np.setdiff1d(rows, np.array(again, np.int32)) if again else rows
+        #: Every content once, in the order of the dataset.
+        self.distinct = (
+            Keys(contents.keys.data[self._rows]) if len(rows) < len(contents.keys) or again else contents.keys
+        )
+        begins, self._order = self.distinct.ordered()
+        self._begins = begins.data
+
+    def __len__(self) -> int:
+        return len(self.distinct)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.distinct)
+
+    def __getitem__(self, key: bytes) -> ImageRef:
+        if key in self._known:
+            return self._known[key]
+        begin = int.from_bytes(key[:8], "big")
+        at = bisect_left(self._begins, begin)
+        while at < len(self) and self._begins[at] == begin:
+            place = self._order[at]
+            if self.distinct[place] == key:
+                return locate(self._path(int(self._rows[place])))
+            at += 1
+        raise KeyError(key)
+
+    def in_order(self) -> Iterator[bytes]:
+        """Yield pieces of all contents in their own order."""
+        begins = np.asarray(self._begins)
+        if (begins[1:] == begins[:-1]).any():
+            yield from sorted(self.distinct)
+            return
+        for start in range(0, len(self), PORTION):
+            yield self.distinct.data[self._order[start : start + PORTION]].tobytes()
+
+    def _path(self, row: int) -> Path:
+        for images in self._images:
+            if row < len(images):
+                return images.path(row) if isinstance(images, ImageTable) else images[row].path
+            row -= len(images)
+        raise IndexError(row)
+
+
 @dataclass(frozen=True)
 class HashInventory:
-    """Per path of the dataset its content hash; per hash one place to read it from; the unreadable paths."""
+    """What each image of a dataset is, and where the bytes with a content hash are."""
 
-    keys: Mapping[Path, bytes]
-    refs: Mapping[bytes, ImageRef]
+    contents: Contents
+    refs: Refs
     unreadable: Mapping[Path, str]
     hashes: ContentHashes
-
-    def key_of(self, image: RoiImage) -> bytes | None:
-        """The content hash of an image, None if it cannot be read."""
-        return self.keys.get(image.path)
 
     def close(self) -> None:
         """Wait until the hashes are remembered."""
         self.hashes.close()
 
 
-def distinct_paths(dataset: RoiDataset) -> list[Path]:
-    """Every path of a dataset once, in the order in which they are hashed."""
-    return list(dict.fromkeys(image.path for images in dataset.splits.values() for image in images))
-
-
 @collector_paused()
 def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> HashInventory:
     """Hash every image that has changed since it was last hashed."""
-    paths = distinct_paths(dataset)
-    places, refs, unreadable = _located(paths)
-    table = ContentHashes(memory)
-    keys: dict[Path, bytes] = {}
-    sources: dict[bytes, ImageRef] = {}
+    table, unreadable = ContentHashes(memory), dict[Path, str]()
+    known: dict[bytes, ImageRef] = {}
+    data = np.zeros((sum(len(dataset.splits.get(split, ())) for split in SPLITS), KEY_BYTES), np.uint8)
+    every = (image.path for split in SPLITS for image in dataset.splits.get(split, ()))
+    done = 0
     try:
-        results = _hashes(refs, pool, table)
+        while paths := list(islice(every, LOOKED_AT)):
+            places, refs, lost = _located(paths)
+            unreadable |= lost
+            found: list[bytes] = [_UNREADABLE] * len(paths)
+            for place, ref, result in zip(places, refs, _hashes(refs, pool, table), strict=True):
+                if isinstance(result, Failure):
+                    unreadable[paths[place]] = result.reason
+                else:
+                    found[place] = result
+                    if len(data) <= LOOKED_AT:
+                        known.setdefault(result, ref)
+            packed = np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
+            data[done : done + len(paths)] = packed
+            done += len(paths)
     except BaseException:
         table.close()
         raise
-    for place, ref, result in zip(places, refs, results, strict=True):
-        if isinstance(result, Failure):
-            unreadable[paths[place]] = result.reason
-        else:
-            keys[paths[place]] = result
-            sources.setdefault(result, ref)
-    return HashInventory(keys, sources, unreadable, table)
+    contents = Contents(dataset, Keys(data))
+    return HashInventory(contents, Refs(contents, known), unreadable, table)
 
 
 def content_keys(paths: Sequence[Path], pool: Pool, memory: Path) -> list[bytes]:

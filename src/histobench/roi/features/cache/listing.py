@@ -93,7 +93,7 @@ def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
     for path in shard_files(folder):
         try:
             images += len(read_keys(path).keys)
-        except HistobenchError:
+        except (HistobenchError, OSError):
             continue  # `verify` is there to find it
     return CachedEncoder(
         fingerprint=folder.name,

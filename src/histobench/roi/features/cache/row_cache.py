@@ -9,7 +9,6 @@ import os
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +22,10 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import (
     atomic_path,
     create_json,
-    open_plain,
+    names_in,
     patiently,
     read_bytes,
     read_note,
-    unreadable,
     write_json,
 )
 from histobench.core.plain_data import parse_json
@@ -98,8 +96,6 @@ def read_keys(path: Path) -> RowShard:
     """
     try:
         return patiently(lambda: _head(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if is_intact(path):
             raise HistobenchError(f"the cache file {path} is of another version: {error}") from error
@@ -111,10 +107,7 @@ def read_shard(path: Path) -> RowShard:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    data = read_bytes(path)
     if hashlib.sha256(data).hexdigest() != path.stem:
         remove_damaged(path)
         raise HistobenchError(f"the cache file {path} was damaged and has been removed; run again")
@@ -130,26 +123,16 @@ def is_intact(path: Path) -> bool:
     """Whether the content still is what the name says; a file that cannot be read now is an error."""
 
     def digest() -> str:
-        with open_plain(path) as handle:
+        with open(path, "rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
 
-    try:
-        return patiently(digest) == path.stem
-    except OSError as error:
-        raise unreadable(path, error) from error
+    return patiently(digest) == path.stem
 
 
 def remove_damaged(path: Path) -> None:
-    """Remove a shard that was seen to be damaged, unless another machine has just written it anew."""
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    """Remove a shard that was seen to be damaged; its rows are computed again."""
     try:
-        os.rename(path, aside)
-        if is_intact(aside):
-            os.replace(aside, path)
-        else:
-            aside.unlink(missing_ok=True)
-    except FileNotFoundError:
-        return  # someone else was quicker
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise HistobenchError(
             f"the cache file {path} is damaged and cannot be removed ({error.strerror}); remove it, or "
@@ -159,18 +142,12 @@ def remove_damaged(path: Path) -> None:
 
 def shard_files(folder: Path) -> list[Path]:
     """The shards in a folder, in a fixed order; files that are being written are not among them."""
-    try:
-        names = patiently(lambda: os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
-    return sorted(folder / name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    return [folder / name for name in names_in(folder, SUFFIX) if not name.startswith(".")]
 
 
 def _head(path: Path) -> RowShard:
     """Keys and notes by plain reads of the format's header: libraries tell no error of the disk apart."""
-    with open_plain(path) as handle:
+    with open(path, "rb") as handle:
         size = _header_size(handle.read(8))
         header = parse_json(handle.read(size))
         first, end = header["keys"]["data_offsets"]
@@ -246,10 +223,8 @@ class RowCache:
                     with contextlib.suppress(HistobenchError):
                         remove_damaged(path)  # its rows will be computed again
                     continue
-                except HistobenchError:
-                    if not path.exists():  # removed since it was listed
-                        continue
-                    raise
+                except FileNotFoundError:  # removed since it was listed
+                    continue
                 self._remember(path, shard.keys, shard.bad)
 
     def gather(self, keys: Sequence[bytes], out: NDArray[np.float32]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ CPU_SHARD_IMAGES = 256
 class Shard:
     """Images (by content hash) that the encoders at these positions have not seen."""
 
-    keys: tuple[bytes, ...]
+    keys: Sequence[bytes]
     encoders: tuple[int, ...]
 
 
@@ -41,17 +42,18 @@ def shard_size(batch: int, *, on_cpu: bool = False) -> int:
     return -(-(CPU_SHARD_IMAGES if on_cpu else SHARD_IMAGES) // batch) * batch
 
 
-def plan_shards(missing: Sequence[Sequence[bytes]], size: int) -> list[Shard]:
+def plan_shards(missing: Iterable[Sequence[bytes]], size: int) -> list[Shard]:
     """Cut each encoder's missing images into shards; encoders that miss the same shard share its decoding.
 
     The cut is such that a run that was killed is cut in the same places when it goes on: what is left of a
     list of whole shards is a list of whole shards. So every image meets the same neighbours, and the
     features come out the same to the last bit.
     """
-    sharing: dict[tuple[bytes, ...], list[int]] = {}
+    sharing: dict[Any, list[int]] = {}
     for encoder, keys in enumerate(missing):
         for start in range(0, len(keys), size):
-            sharing.setdefault(tuple(keys[start : start + size]), []).append(encoder)
+            part = keys[start : start + size]
+            sharing.setdefault(tuple(part) if isinstance(part, list) else part, []).append(encoder)
     return [Shard(keys, tuple(encoders)) for keys, encoders in sharing.items()]
 
 
@@ -132,7 +134,7 @@ def _requests(shards: Sequence[Shard], refs: Mapping[bytes, ImageRef], batch: in
     for shard in shards:
         work = _Work(shard, left=len(shard.keys), rows=[[] for _ in shard.encoders])
         for start in range(0, len(shard.keys), batch):
-            keys = shard.keys[start : start + batch]
+            keys = tuple(shard.keys[start : start + batch])
             yield LoadRequest(tuple(refs[key] for key in keys), keys, work)
 
 

@@ -1,0 +1,42 @@
+"""The benchmarks: what they use of the package exists, and one that measured nothing is an error."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+SPEED = Path(__file__).parents[1] / "benchmarks" / "speed"
+
+
+@pytest.mark.parametrize("script", sorted(SPEED.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_exists(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("histobench"):
+            module = importlib.import_module(str(node.module))
+            for name in (alias.name for alias in node.names):
+                if not hasattr(module, name):
+                    importlib.import_module(f"{node.module}.{name}")
+
+
+def test_a_benchmark_that_breaks_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(SPEED))
+    run_all = importlib.import_module("run_all")
+    monkeypatch.setattr(run_all, "PARTS", {})
+    monkeypatch.setattr(run_all, "workloads", lambda *_: [])
+    monkeypatch.setattr(run_all, "Machine", lambda *_: SimpleNamespace(describe=lambda: "here"))
+    monkeypatch.setattr(run_all, "OTHERS", {"page.py": ([], []), "not_there.py": ([], [])})
+    monkeypatch.setattr(run_all, "worst_of", lambda script, found: [f"| {script} | measured |"])
+    monkeypatch.setattr(sys, "argv", ["run_all.py"])
+    monkeypatch.setattr(run_all.json, "loads", lambda text: {})
+    monkeypatch.setattr(run_all.Path, "read_text", lambda path: "")
+    assert run_all.main() == 1
+    said = capsys.readouterr().out
+    assert "| page.py | measured |" in said
+    assert "| not_there.py | FAILED: measured nothing, with exit code 2" in said
