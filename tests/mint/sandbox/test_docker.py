@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from histobench.mint.sandbox import Limits, SandboxPool, backend_works, open_sandbox, run_unit_tests
+from histobench.mint.sandbox.bubblewrap import scratch_folder
 from histobench.mint.sandbox.docker import run_options
 from histobench.mint.sandbox.visible_files import guest_folder, withheld_paths
 
@@ -158,6 +159,9 @@ else:
 """
 
 
+@pytest.mark.skipif(
+    scratch_folder() != "/tmp", reason="with an interpreter under /tmp only a real engine has /scratch"
+)
 def test_containers_are_made_used_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = tmp_path / "docker"
     engine.write_text(FAKE.format(python=sys.executable, parent=str(Path(guest_folder()).parent)))
