@@ -279,7 +279,7 @@ def extract(
     device : str, optional
         cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
     **options
-        batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, stage, as in `run`.
+        batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, as in `run`.
 
     Returns
     -------

@@ -48,7 +48,6 @@ from histobench.roi.features.inference.forward import resolve_precision
 from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import open_pool, useful_workers
-from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.multi_device import DeviceProcess, Share, share_shards
 from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
 from histobench.roi.features.settings import EncoderRecipe
@@ -68,8 +67,6 @@ log = logging.getLogger(__name__)
 TRIAL_IMAGES = 32
 #: Cached images that are computed again without a word.
 FEW = 32
-#: Shards of which a copy on this machine's own disk is made at a time.
-SHARDS_PER_COPY = 8
 
 
 def extract(
@@ -86,8 +83,7 @@ def extract(
     `recheck` cached images, drawn at random, are computed again and compared; if one differs, the cached set
     is discarded. `auto` takes 8, and of a user's own encoder as many as find a change of 1 % of the images
     with a chance of 95 % (300 of a large set).
-    `no_cache` neither uses cached features nor keeps any. With `stage` ("local", or a folder by its full
-    path) images are copied to this machine's own disk before they are decoded, and removed from there.
+    `no_cache` neither uses cached features nor keeps any.
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (see `core.folders.cache_dir`) as they are made, so that a killed run goes on where it
@@ -171,7 +167,6 @@ class Extractor:
         self.root = root
         #: Encoders by their place in the plan, if they are kept.
         self.states: list[EncoderState] = []
-        self.not_staged = ""
         self._keep, self._tolerant = keep, tolerant
         self._failures: dict[str, str] = {}
         self._files: dict[Path, str] = {}
@@ -404,10 +399,8 @@ class Extractor:
         shares = share_shards(shards, len(self.settings.devices))
         known_bad = bool(bad or plan.unreadable)
         others: list[DeviceProcess] = []
-        copies = LocalCopies(self.settings.stage) if self.settings.stage else None
         self.progress.begin(f"{self.dataset.name} x {names}", sum(len(shard.keys) for shard in shards))
         try:
-            refs = refs if copies is None else self._copied(copies, shards)
             for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
                 if share:
                     work = Share(
@@ -439,8 +432,6 @@ class Extractor:
         finally:
             for process in others:
                 process.stop()
-            if copies is not None:
-                copies.remove()
             self.progress.end()
         for place in places:
             self.states[place].cache.refresh()
@@ -458,18 +449,6 @@ class Extractor:
                 f"{kept} of {len(self._keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
         return "; ".join(messages)
-
-    def _copied(self, copies: LocalCopies, shards: Sequence[Shard]) -> dict[bytes, ImageRef]:
-        """Where the images are read from: copies of some shards each, as far as there is room for them."""
-        self.progress.say(f"copying images to {copies.folder}")
-        refs: dict[bytes, ImageRef] = {}
-        for start in range(0, len(shards), SHARDS_PER_COPY):
-            some = (key for shard in shards[start : start + SHARDS_PER_COPY] for key in shard.keys)
-            refs |= copies.refs([key for key in some if key not in refs], self._inventory.refs)
-        if copies.reason:
-            self.not_staged = copies.reason
-            self.progress.say(f"images are read where they are: {copies.reason}")
-        return refs
 
 
 def _of_this_cpu(cache: RowCache) -> RowCache:

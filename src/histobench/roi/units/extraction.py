@@ -29,7 +29,6 @@ from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import DeviceRunner
 from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import useful_workers
-from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.multi_device import planned_runner
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
@@ -187,12 +186,10 @@ def compute_shards(
     units: Sequence[Unit],
     work: Extractor | DeviceRunner,
     progress: Progress,
-    copies: LocalCopies | None,
 ) -> None:
     """Compute the rows of units that are not in the cache; note what became of each unit.
 
-    `work` is what has planned them in this process, else encoders that were made for them. Then images are
-    read from `copies` on this machine's own disk, where there are to be any.
+    `work` is what has planned them in this process, else encoders that were made for them.
     """
     runner = work.runner if isinstance(work, Extractor) else work
     for state in runner.states.values():
@@ -203,10 +200,8 @@ def compute_shards(
     lacking: dict[str, list[Shard]] = {}
     for unit in units:
         shards = _shards_of(folder, unit, work, refs)
-        keys_of[unit.id] = keys = [key for shard in shards for key in shard.keys]
+        keys_of[unit.id] = [key for shard in shards for key in shard.keys]
         lacking[unit.id] = runner.lacking(shards)
-        if lacking[unit.id] and copies is not None:
-            refs |= copies.refs(keys, refs)  # of the whole unit: other encoders have units of the same images
     every = [shard for shards in lacking.values() for shard in shards]
     if isinstance(work, Extractor):
         bad = work.compute(every)
@@ -243,7 +238,6 @@ def compute_shards(
             seconds={str(p): 0.0 if number else runner.seconds[p] - before[p] for p in places},
             host=socket.gethostname(),
             device=device_name(runner.device) if is_timed else "",
-            not_staged=work.not_staged if isinstance(work, Extractor) else copies.reason if copies else "",
         )
 
 

@@ -102,16 +102,14 @@ def _decoded(
 
 
 def _contents(ref: ImageRef, key: bytes) -> bytes | Failure:
-    """The bytes that were hashed; of a copy that is gone or damaged, those of the original."""
+    """The bytes that were hashed."""
     try:
         data = ref.read()
     except OSError as error:
-        failure = Failure(reason_of(error, ref), lasting=False)
-    else:
-        if digest(data) == key:
-            return data
-        failure = Failure("the file changed while it was being used; run again", lasting=False)
-    return _contents(ref.original, key) if ref.original is not None else failure
+        return Failure(reason_of(error, ref), lasting=False)
+    if digest(data) == key:
+        return data
+    return Failure("the file changed while it was being used; run again", lasting=False)
 
 
 def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
