@@ -124,7 +124,7 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
         plan = plan_from(_plan(folder, **chosen), where="bench.yaml", base=folder)
         assert {name: plan.values()[name] for name in chosen} == chosen
-    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True, "local")
+    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
     lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
     own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
     tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}
