@@ -134,8 +134,8 @@ class Loader:
             part = slice(start, start + size)
             job = DecodeJob(slot, start, request.refs[part], request.keys[part])
 
-            def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
-                self._note(batch, start + position, outcomes)
+            def done(outcomes: Sequence[Outcome], start: int = start) -> None:
+                self._note(batch, start, outcomes)
 
             self._pool.submit(job, done)
         return batch
@@ -167,9 +167,9 @@ class Hashing:
             self._left += len(refs)
         for start in range(0, len(refs), HASH_IMAGES):
 
-            def done(position: int, outcomes: Sequence[Outcome], start: int = first + start) -> None:
+            def done(outcomes: Sequence[Outcome], start: int = first + start) -> None:
                 with self._changed:
-                    self._results[start + position : start + position + len(outcomes)] = outcomes
+                    self._results[start : start + len(outcomes)] = outcomes
                     self._left -= len(outcomes)
                     self._changed.notify_all()
 
