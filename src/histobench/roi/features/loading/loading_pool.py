@@ -326,6 +326,6 @@ def _death_of(worker: _Worker) -> str:
         f" with {names[0]}{f' or one of {len(names) - 1} more images' if names[1:] else ''}" if names else ""
     )
     return (
-        f"a loading worker died{images} (exit code {code}; -9: out of memory?); what is computed is kept: run "
-        "again, perhaps with fewer `num_workers`"
+        f"a loading worker died{images} (exit code {code}; -9: out of memory?); what is computed is kept: "
+        "run again, perhaps with fewer `num_workers`"
     )
