@@ -24,9 +24,9 @@ import numpy as np
 
 from histobench.roi.data.image_table import ImageColumns, ImageTable
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys, Refs
 from histobench.roi.features.inference.shards import plan_shards, shard_size
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.plan.plan_run import outcome_of
 from histobench.roi.units.extraction import shard_units

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from histobench.api.dataset import Dataset
     from histobench.api.encoder import Encoder
     from histobench.roi.encoders.base import BasePatchEncoder
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_file import FeatureSet
-    from histobench.roi.features.settings import EncoderRecipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -299,9 +299,9 @@ def extract(
     from histobench.api.dataset import Dataset, images_of, load_dataset, read_for
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_extraction import extract as extract_files
     from histobench.roi.features.feature_file import SOURCE, load
-    from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.options import SETTINGS_OF_PLANS, Settings
 
     # Checked before the dataset is read, which may take a while.

@@ -64,9 +64,8 @@ def extract_command(args: ExtractFlags) -> int:
     """
     from histobench.roi.data.source import DatasetSource
     from histobench.roi.data.split import check_learnt
-    from histobench.roi.encoders.registry import require_encoders
+    from histobench.roi.encoders.registry import EncoderRecipe, require_encoders
     from histobench.roi.features.feature_extraction import extract
-    from histobench.roi.features.settings import EncoderRecipe
 
     with Busy(f"reading {args.data}"):
         dataset = DatasetSource.asked(args.data, args).load()

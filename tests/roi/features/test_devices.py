@@ -9,11 +9,11 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.inference.shards import Shard, plan_shards
 from histobench.roi.features.multi_device import share_shards
-from histobench.roi.features.settings import EncoderRecipe
 
 pytestmark = pytest.mark.slow
 

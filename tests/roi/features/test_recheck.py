@@ -17,12 +17,11 @@ from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.features.feature_extraction import Extraction, Extractor, extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.multi_device import planned_runner
 from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]

@@ -24,9 +24,9 @@ from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.comparison.comparison import DatasetTable, dataset_table
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.row_cache import shard_files
 from histobench.roi.features.inference import shards as shard_sizes
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import read_plan
 from histobench.roi.plan.plan_run import outcome_of, run_plan

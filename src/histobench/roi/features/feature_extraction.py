@@ -31,7 +31,7 @@ from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
-from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
+from histobench.roi.encoders.registry import EncoderRecipe, check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Keys, take_inventory
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
@@ -50,7 +50,6 @@ from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import open_pool, useful_workers
 from histobench.roi.features.multi_device import DeviceProcess, Share, share_shards
 from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     VERSIONS,
     Extraction,

@@ -12,6 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
 from histobench.roi.features.cache.content_hashes import Contents
@@ -20,7 +21,6 @@ from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.fingerprint import LIBRARIES, feature_set_fingerprint, versions
 from histobench.roi.features.inference.device_runner import PRECISION, EncoderState
 from histobench.roi.features.inference.shards import Shard
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
 #: Under this name a cache keeps the versions of the libraries under which its rows were last computed or

@@ -22,6 +22,7 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import is_computed, names_features
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.content_hashes import Keys
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import Extractor
@@ -30,7 +31,6 @@ from histobench.roi.features.inference.device_runner import DeviceRunner
 from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.multi_device import planned_runner
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     Extraction,
     ExtractionPlan,
