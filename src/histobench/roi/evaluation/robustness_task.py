@@ -44,7 +44,6 @@ class RobustnessOptions:
     """How the pack is measured."""
 
     k: int | None = None
-    seed: int = 0
     n_neighbors: int = 20
     max_iteration: int = 1000
     device: str = "cpu"
@@ -54,7 +53,6 @@ def run_robustness(context: Context) -> Iterator[RobustnessResult]:
     """The task of an evaluation: every site column of the features."""
     request, options = context.request, context.request.options
     chosen = RobustnessOptions(
-        seed=request.seed,
         n_neighbors=options.n_neighbors,
         max_iteration=options.max_iteration,
         device=context.device,
@@ -66,10 +64,8 @@ def run_robustness(context: Context) -> Iterator[RobustnessResult]:
         if isinstance(result, RobustnessResult):
             yield result
             found = True
-        elif isinstance(result, HistobenchError):
-            skipped.append(f"{column}: {result}" if column else str(result))
         else:
-            raise result
+            skipped.append(f"{column}: {result}" if column else str(result))
     if not found:
         raise TaskSkippedError("; ".join(skipped))
 
@@ -139,7 +135,7 @@ def measure_columns(
     columns: Sequence[str] | None,
     options: RobustnessOptions,
     classes: tuple[str, ...] = (),
-) -> Iterator[tuple[str, RobustnessResult | Exception]]:
+) -> Iterator[tuple[str, RobustnessResult | HistobenchError]]:
     """Each site column (default: all) with its measures, or the error for which there are none.
 
     A column without numbers, such as one with a single site, is a result with its reason where another
@@ -159,7 +155,7 @@ def measure_columns(
             continue
         try:
             result = robustness_by(features, column, classes, options)
-        except Exception as error:  # the other columns and encoders are measured all the same
+        except HistobenchError as error:  # the other columns and encoders are measured all the same
             yield column, error
             continue
         if result.reason:
