@@ -417,7 +417,7 @@ def evaluate(
     Parameters
     ----------
     train, test : Features or array [n, d]
-        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists).
+        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists); all alike.
     train_labels, test_labels : array [n], optional
         Labels of arrays: integers or strings. Classes are numbered in sorted order.
     val : Features or (array [n, d], array [n]) or (array [n, d], array [n], array [n]), optional
@@ -479,10 +479,8 @@ def evaluate(
         Given("test", _split(test, "test"), test_labels, groups),
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
-    known = next((part.features for part in arrays if not part.is_array), None)
-    stored = None if known is None else known.target
-    if stored is not None:
-        kind = stored.kind
+    if isinstance(train, Features) and train.features.target is not None:
+        kind = train.features.target.kind
     usual = TASKS if kind == CLASS else (TARGETS[kind].task,)
     chosen = usual if tasks is None or tasks is TASKS else checked(tuple[str, ...], tasks, "tasks")
     asked = tuple(map(canonical_task, chosen))
