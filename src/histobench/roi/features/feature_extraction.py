@@ -162,7 +162,7 @@ class Extractor:
         self.save_dir = save_dir
         self.settings = settings
         self.progress = progress
-        self.device = resolve_device(settings.devices[0])
+        self.device, *_ = map(resolve_device, settings.devices)
         self.root = root
         #: Encoders by their place in the plan, if they are kept.
         self.states: list[EncoderState] = []
@@ -389,7 +389,7 @@ class Extractor:
     def compute(self, shards: Sequence[Shard]) -> dict[bytes, str]:
         """Compute shards of the plan; return every image that is known to be bad."""
         refs: Mapping[bytes, ImageRef] = self._inventory.refs
-        bad = {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
+        bad = self._known_bad()
         if not shards:
             return bad
         runner, plan = self.runner, self.planned
@@ -410,22 +410,22 @@ class Extractor:
                         settings=replace(self.settings, device=device),
                         workers=self._pool.workers,
                         threads=plan.threads,
-                        known_bad=known_bad,
                     )
                     others.append(DeviceProcess(work, self.progress))
-            bad |= runner.run(
-                shares[0],
-                refs,
+            run = partial(
+                runner.run,
+                refs=refs,
                 stop_at_bad=self.settings.on_bad_image == "stop",
                 known_bad=known_bad,
                 progress=self.progress,
             )
+            bad |= run(shares[0])
             for process in others:
-                bad |= process.wait()
-                for place, reason in process.failures.items():
-                    if not self._tolerant:
-                        raise HistobenchError(reason)
-                    runner.failures[place] = reason
+                process.wait()
+            for place in places if others else ():
+                self.states[place].cache.refresh()
+            if rest := runner.lacking([shard for share in shares[1:] for shard in share]):
+                bad |= run(rest)
         except KeyboardInterrupt as error:
             raise InterruptedWorkError(self._kept(places)) from error
         finally:
@@ -434,7 +434,11 @@ class Extractor:
             self.progress.end()
         for place in places:
             self.states[place].cache.refresh()
-        return bad
+        return bad | self._known_bad()
+
+    def _known_bad(self) -> dict[bytes, str]:
+        refs = self._inventory.refs
+        return {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
 
     def _kept(self, places: Sequence[int]) -> str:
         """What is in the cache when the run is interrupted."""
