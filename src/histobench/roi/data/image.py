@@ -66,7 +66,7 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
 
 
 def picture_rgb(picture: Image.Image) -> Image.Image:
-    """A Pillow image by the rules for files (see `open_rgb`), colors with the eight bits that Pillow keeps."""
+    """A Pillow image by the rules for files (see `open_rgb`); of 16-bit colors Pillow keeps eight."""
     try:
         picture.load()
         if not picture.width * picture.height:
