@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -102,7 +101,6 @@ def extract(
     for weights in {recipe.weights for recipe in recipes}:
         check_distinct_weights((recipe.name for recipe in recipes if recipe.weights == weights), weights)
     save_dir, root = Path(save_dir), cache_dir()
-    began = time.perf_counter()
     with ExitStack() as stack:
         if chosen.no_cache:
             save_dir.mkdir(parents=True, exist_ok=True)
@@ -127,7 +125,6 @@ def extract(
                         key for image, key in plan.contents.of(written.split) if image not in problems
                     )
                 ),
-                wall_seconds=time.perf_counter() - began,
                 forward_seconds=seconds.get(place, 0.0),
             )
             for place, (planned, state) in enumerate(zip(plan.encoders, job.states, strict=True))

@@ -42,8 +42,7 @@ class Extraction:
     fingerprint: str
     #: (image, reason) of what was left out.
     skipped: tuple[tuple[str, str], ...] = ()
-    #: Of the whole run: seconds from start to end, and seconds the device spent in this encoder.
-    wall_seconds: float = 0.0
+    #: Of the whole run: seconds the device spent in this encoder.
     forward_seconds: float = 0.0
 
 
