@@ -257,7 +257,7 @@ def _reader_has_gone() -> bool:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)
         return bool(poller.poll(0))
-    except (AttributeError, OSError, ValueError):  # Windows has no such call
+    except (OSError, ValueError):
         return True
 
 

@@ -22,8 +22,8 @@ from histobench.roi.units.roi_run import REPORT, RoiRun
 from histobench.work.run_folder import UNITS, RunFolder
 
 STOPPED = 143
-#: How a worker is asked to stop; Windows has only the first.
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+#: How a worker is asked to stop.
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @record
