@@ -135,7 +135,7 @@ def shard_units(
                     "first": [position for position in positions if position not in started],
                 }
                 started.update(positions)
-                names = ", ".join(plan.encoders[position].facts.asked for position in positions)
+                names = ", ".join(plan.encoders[position].asked for position in positions)
                 units.append(Unit("shards", unit.dataset, names, spec, (unit.id,)))
             row = end
     return units
@@ -162,7 +162,7 @@ def open_runner(
     encoders = {place: _planned(prepared, place) for place in unit.spec["encoders"]}
     for encoder in encoders.values():  # its file is run: no output may name another one than the plan
         if encoder.recipe is None or asdict(encoder.recipe) not in asked["recipes"]:
-            raise HistobenchError(f"{encoder.facts.asked} is not in the plan of this run; start a new run")
+            raise HistobenchError(f"{encoder.asked} is not in the plan of this run; start a new run")
     settings = Settings(**{**asked["settings"], "on_bad_image": "skip"})
     return planned_runner(
         encoders,
@@ -226,7 +226,7 @@ def compute_shards(
             # Found while others were decoded only, or perhaps only now: no cache keeps them.
             bad={key.hex(): bad[key] for key in lost if key in bad},
             failures={
-                _planned(prepared, place).facts.asked: runner.failures[place]
+                _planned(prepared, place).asked: runner.failures[place]
                 for place in unit.spec["encoders"]
                 if place in runner.failures
             },
@@ -285,7 +285,7 @@ def write_feature_files(
     if asked in prepared["failures"]:
         raise HistobenchError(prepared["failures"][asked])
     every = [_planned(prepared, place) for place in range(len(prepared.get("encoders", ())))]
-    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.facts.asked == asked]
+    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.asked == asked]
     if not named:
         raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
     place, planned = named[0]
