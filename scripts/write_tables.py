@@ -10,17 +10,18 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import histobench
 from histobench.cli.main import COMMANDS
 from histobench.core.files import write_text
-from histobench.core.records import markdown_rows, options_of
+from histobench.core.records import Declared, default_text, options_of
 from histobench.core.renamed import Renamed
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.data.tables import COLUMNS
-from histobench.roi.encoders.encoder_catalogue import license_table, markdown_table
+from histobench.roi.encoders.encoder_catalogue import markdown_table
+from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.metrics.metric_catalogue import CATALOGUE as METRICS
 from histobench.roi.options import DatasetEntry, plan_options
@@ -28,6 +29,27 @@ from histobench.roi.task_catalogue import CATALOGUE as TASKS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def license_table(specs: Iterable[EncoderSpec]) -> str:
+    """Every license with what it says of commercial use, its source, and when that was read."""
+    lines = ["| license | commercial use | encoders | read in | date |", "|---|---|---|---|---|"]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for spec in specs:
+        if spec.facts:
+            use = f"{spec.facts.commercial}: {spec.facts.why}" if spec.facts.why else spec.facts.commercial
+            rows.setdefault((spec.license, use, spec.facts.license, spec.facts.date), []).append(spec.name)
+    for (terms, use, source, date), names in sorted(rows.items()):
+        lines.append(f"| {terms} | {use} | {', '.join(f'`{name}`' for name in names)} | {source} | {date} |")
+    return "\n".join(lines)
+
+
+def markdown_rows(options: Iterable[Declared]) -> str:
+    """The rows of a documentation table: key, meaning, default."""
+    return "".join(
+        f"| `{each.name}` | {each.said.help} | {f'`{default_text(each)}`' if default_text(each) else ''} |\n"
+        for each in options
+    )
 
 
 def table(*columns: str, rows: str) -> str:

@@ -78,7 +78,7 @@ class Harness:
         """Return the command, in one process or with the flags of a cluster."""
         program = [sys.executable, "-m", "histobench.cli.main"]
         if track == "roi":
-            tasks = ("--slurm", "tasks=2", "--stage", str(self.folder / "node")) if "slurm" in flags else ()
+            tasks = ("--slurm", "tasks=2") if "slurm" in flags else ()
             return [*program, "run", str(self.folder / "plan.yaml"), *flags, *tasks]
         mint = ["mint", "run", "--agent", f"openai:m@{self.server.url}", "--tasks", "gsm8k", "-o"]
         mint += [str(self.shared / "results"), "--data", str(self.folder / "data"), "--concurrency", "2"]

@@ -149,7 +149,7 @@ def bookkeeping(count: int, folder: Path) -> Work:
     from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys
     from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
     from histobench.roi.features.inference.shards import plan_shards, shard_size
-    from histobench.roi.features.shard_plan import EncoderFacts, PlannedEncoder, problems_of, write_splits
+    from histobench.roi.features.shard_plan import PlannedEncoder, problems_of, write_splits
     from histobench.roi.options import Settings
 
     data = dataset_of(count, folder)
@@ -157,8 +157,7 @@ def bookkeeping(count: int, folder: Path) -> Work:
     hashed = b"".join(hashlib.sha256(name.encode()).digest() for name in names)
     contents = Contents(data, Keys(np.frombuffer(hashed, np.uint8).reshape(-1, KEY_BYTES)))
     description = {"encoder": "stub", "identity": {}, "transform": {}, "dim": DIM, "precision": "fp32"}
-    facts = EncoderFacts("stub", "stub", "stub", DIM, 224, "")
-    planned = PlannedEncoder(None, facts, description, {}, "job", "", 0)
+    planned = PlannedEncoder(None, "stub", "stub", "stub", 224, "", description, {}, "job", "", 0)
     rows = np.random.default_rng(0).normal(size=(shard_size(256), DIM)).astype(np.float32)
 
     def work() -> None:

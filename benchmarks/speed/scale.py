@@ -24,10 +24,10 @@ import numpy as np
 
 from histobench.roi.data.image_table import ImageColumns, ImageTable
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Keys, Refs
 from histobench.roi.features.inference.shards import plan_shards, shard_size
-from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
+from histobench.roi.features.shard_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.plan.plan_run import outcome_of
 from histobench.roi.units.extraction import shard_units
 from histobench.roi.units.planned_images import read_images, write_images, write_keys
@@ -52,7 +52,11 @@ def plan_of(images: int, encoders: int) -> ExtractionPlan:
     planned = tuple(
         PlannedEncoder(
             EncoderRecipe(f"encoder-{number}"),
-            EncoderFacts(f"encoder-{number}", f"encoder-{number}", f"encoder-{number}", 1024, 224, ""),
+            f"encoder-{number}",
+            f"encoder-{number}",
+            f"encoder-{number}",
+            224,
+            "",
             {"precision": "fp16"},
             {"batch": 256, "compile": False},
             "jobs/x",

@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "cut short": (lambda: [PIXELS, _cut_short()], r"images\[1\]: the image is damaged or truncated"),
     "no file": (lambda: ["no/such.png"], r"images\[0\]: no/such.png: the file does not exist"),
-    "a folder": (lambda: Path(), r"images\[0\]: .: it is a folder"),
+    "a folder": (lambda: Path(), r"images\[0\]: .: Is a directory"),
     "floats up to 1": (lambda: PIXELS / 255, r"images\[0\]: float64 samples have no agreed .*; give uint8"),
     "channels first": (
         lambda: PIXELS.transpose(2, 0, 1),

@@ -119,11 +119,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "groups beside features": (
         {"train": SETS.train, "train_labels": None, "test": SETS.test, "test_labels": None, "groups": Y[40:]},
-        "groups: is for arrays, but test is a set of features",
+        "groups: is for arrays, but train is a set of features",
     ),
-    "labels unknown to features": (
-        {"train": SETS.train, "train_labels": None, "test_labels": ["z"] * 20},
-        "test_labels: 'z' is not a class of the other splits; their ids go from 0 to 2 \\(c\\)",
+    "features beside an array": (
+        {"train": SETS.train, "train_labels": None, "test_labels": None},
+        "test: give features of hb.extract, as for the others",
     ),
 }
 
@@ -158,12 +158,6 @@ ALIKE: dict[str, dict[str, Any]] = {
     "one task as text": {"tasks": "KNN"},
     "a task in small letters": {"tasks": ("knn",)},
     "features": {"train": SETS.train, "train_labels": None, "test": SETS.test, "test_labels": None},
-    "features beside an array": {"train": SETS.train, "train_labels": None},
-    "features beside an array of names": {
-        "train": SETS.train,
-        "train_labels": None,
-        "test_labels": ["abc"[i] for i in Y[40:]],
-    },
 }
 
 

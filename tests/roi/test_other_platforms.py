@@ -12,7 +12,6 @@ import torch
 
 from histobench.cli.main import main
 from histobench.core.devices import resolve_device
-from histobench.roi.features.loading import loader
 
 #: Read by every process at its start, those of workers included.
 HIDING = """
@@ -75,13 +74,6 @@ def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     run("report", results, "-o", str(tmp_path / "site"))
     assert (tmp_path / "site" / "index.html").is_file()
     assert "/proc" in seen.read_text()  # the test hides something
-
-
-def test_without_descriptors_to_inherit_images_are_loaded_in_the_same_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(loader.os, "name", "nt")
-    assert loader.useful_workers(4, on_cpu=True) == 0
 
 
 @pytest.mark.parametrize(("available", "expected"), [(True, "mps"), (False, "cpu")])

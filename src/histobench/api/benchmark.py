@@ -70,7 +70,7 @@ def run(
         Options of a plan; docs/how-to/plan.md and `histobench run --help` explain each of them:
         data: target, target_columns, mask_classes, features, combine, splits, folds, repeats;
         encoders: size, weights, allow_revision; recipe: presets, choose_by, n_bootstrap;
-        speed: batch_size, num_workers, precision, compile, recheck, no_cache, stage, on_bad_image;
+        speed: batch_size, num_workers, precision, compile, recheck, no_cache, on_bad_image;
         tasks: n_neighbors, n_shot, n_way, n_iter, cost, class_weight, cox_alpha, l1_ratio, lora_rank,
         lora_alpha, tune_epochs, tune_rates, tune_batch_size, tune_seeds, save_adapters, token_store,
         head_steps.

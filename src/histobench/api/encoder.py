@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
@@ -71,8 +71,7 @@ class Encoder:
         images : PIL image, path, array, or an iterable of these
             Arrays are uint8 or uint16 with shape [h, w, 3], [h, w] (gray) or [h, w, 4] (drawn on white), or
             several of one shape as [n, h, w, c]. Floats are refused: it is not defined which value is white.
-            An error names the image by its position, `images[3]`; a list is checked before the first image
-            is computed.
+            An error names the image by its position, `images[3]`.
         batch_size : int, default 32
             Images per forward pass.
 
@@ -286,7 +285,7 @@ _KINDS = "PIL images, arrays of shape [height, width, 3], or paths"
 
 
 def _listed(images: Any) -> Iterable[Any]:
-    """The images one by one; what can be seen without opening them is checked for all of a list."""
+    """The images one by one."""
     if isinstance(images, str | os.PathLike) or _is_picture(images):
         images = [images]
     elif hasattr(images, "columns"):
@@ -295,9 +294,6 @@ def _listed(images: Any) -> Iterable[Any]:
         images = _rows(as_array(images, "images"))
     elif isinstance(images, bytes | Mapping) or not hasattr(images, "__iter__"):
         raise InvalidParameterError(f"images: expected {_KINDS}, found {type(images).__name__}")
-    if isinstance(images, Sequence):
-        for position, image in enumerate(images):
-            _look_at(position, image)
     return cast("Iterable[Any]", images)
 
 
@@ -312,33 +308,18 @@ def _rows(array: NDArray[Any]) -> list[Any]:
     raise InvalidParameterError(f"images: expected {_KINDS}, found {array.dtype} {array.shape}")
 
 
-def _look_at(position: int, image: Any) -> None:
-    """Refuse what cannot be an image."""
-    from histobench.roi.data.image import check_image_array
-    from histobench.roi.data.image_ref import locate
-
-    with _position(position):
-        if isinstance(image, str | os.PathLike):
-            file = Path(locate(checked(Path, image, "path")).file)
-            if not file.is_file():
-                kind = "it is a folder" if file.is_dir() else "not a plain file" if file.exists() else ""
-                shown = str(image).encode("utf-8", "backslashreplace").decode()
-                raise HistobenchError(f"{shown}: {kind or 'the file does not exist'}")
-        elif hasattr(image, "__array__") and not _is_picture(image):
-            check_image_array(as_array(image, "array"))
-        elif not _is_picture(image):
-            raise HistobenchError(f"expected {_KINDS}, found {type(image).__name__}")
-
-
 def _picture(position: int, image: Any) -> Image:
     """An image of the list in RGB, by the rules for files."""
     from histobench.roi.data.image import array_rgb, open_rgb, picture_rgb
 
-    _look_at(position, image)
     with _position(position):
         if isinstance(image, str | os.PathLike):
             return open_rgb(checked(Path, image, "path"))
-        return picture_rgb(image) if _is_picture(image) else array_rgb(as_array(image, "array"))
+        if _is_picture(image):
+            return picture_rgb(image)
+        if hasattr(image, "__array__"):
+            return array_rgb(as_array(image, "array"))
+        raise HistobenchError(f"expected {_KINDS}, found {type(image).__name__}")
 
 
 @contextmanager

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from histobench.api.dataset import Dataset
     from histobench.api.encoder import Encoder
     from histobench.roi.encoders.base import BasePatchEncoder
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_file import FeatureSet
-    from histobench.roi.features.settings import EncoderRecipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -279,7 +279,7 @@ def extract(
     device : str, optional
         cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
     **options
-        batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, stage, as in `run`.
+        batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, as in `run`.
 
     Returns
     -------
@@ -299,9 +299,9 @@ def extract(
     from histobench.api.dataset import Dataset, images_of, load_dataset, read_for
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_extraction import extract as extract_files
     from histobench.roi.features.feature_file import SOURCE, load
-    from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.options import SETTINGS_OF_PLANS, Settings
 
     # Checked before the dataset is read, which may take a while.
@@ -417,7 +417,7 @@ def evaluate(
     Parameters
     ----------
     train, test : Features or array [n, d]
-        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists).
+        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists); all alike.
     train_labels, test_labels : array [n], optional
         Labels of arrays: integers or strings. Classes are numbered in sorted order.
     val : Features or (array [n, d], array [n]) or (array [n, d], array [n], array [n]), optional
@@ -479,10 +479,8 @@ def evaluate(
         Given("test", _split(test, "test"), test_labels, groups),
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
-    known = next((part.features for part in arrays if not part.is_array), None)
-    stored = None if known is None else known.target
-    if stored is not None:
-        kind = stored.kind
+    if isinstance(train, Features) and train.features.target is not None:
+        kind = train.features.target.kind
     usual = TASKS if kind == CLASS else (TARGETS[kind].task,)
     chosen = usual if tasks is None or tasks is TASKS else checked(tuple[str, ...], tasks, "tasks")
     asked = tuple(map(canonical_task, chosen))

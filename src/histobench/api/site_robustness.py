@@ -184,10 +184,8 @@ def robustness(
                     left_out[what] = found.reason
                 else:
                     written.add(path)
-            elif isinstance(found, HistobenchError):
-                left_out[what] = str(found)
             else:
-                raise found
+                left_out[what] = str(found)
     if not written:
         raise HistobenchError("; ".join(f"{what}: {reason}" for what, reason in left_out.items()))
     if target is not None:
@@ -202,7 +200,7 @@ def measured(
     columns: Sequence[str] | None,
     options: RobustnessOptions,
     folder: Path,
-) -> Iterator[tuple[str, RobustnessResult | Exception, Path | None]]:
+) -> Iterator[tuple[str, RobustnessResult | HistobenchError, Path | None]]:
     """What is measured of a dataset, encoder and image size, by column, and the file that it is written to.
 
     A column that fails is the error, without a file.
@@ -218,7 +216,6 @@ def measured(
         dataset=dataset,
         encoder=encoder,
         preset="uni",
-        seed=options.seed,
         fingerprint=fingerprint_of(features),
         size=size,
     )

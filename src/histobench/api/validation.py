@@ -30,19 +30,11 @@ class Given:
     groups: Any = None
 
     @property
-    def is_array(self) -> bool:
-        from histobench.roi.features.feature_file import FeatureSet
-
-        return not isinstance(self.features, FeatureSet)
-
-    @property
     def features_name(self) -> str:
         return "val[0]" if self.split == "val" else self.split
 
     @property
     def labels_name(self) -> str:
-        if not self.is_array:
-            return self.split
         return "val[1]" if self.split == "val" else f"{self.split}_labels"
 
     @property
@@ -55,42 +47,46 @@ def checked_parts(
 ) -> tuple[dict[str, FeatureSet], tuple[str, ...] | None]:
     """Return the splits as feature sets of one width, and the names of classes that came beside arrays.
 
-    `train` comes first. Labels beside arrays may be whole numbers or texts: they are numbered in their order,
-    as scikit-learn does. Beside a split that has classes of its own they are its class ids or names. Those
-    of another `kind` of target are numbers [n] or [n, columns].
+    `train` comes first; all splits are arrays, or none is. Labels may be whole numbers or texts: they are
+    numbered in their order, as scikit-learn does. Those of another `kind` of target are numbers [n] or
+    [n, columns].
     """
-    arrays = [part for part in given if part.is_array]
-    known = [part.features for part in given if not part.is_array]
-    _check_columns(arrays)
-    rows = {part.split: feature_array(part.features, part.features_name) for part in arrays}
+    from histobench.roi.features.feature_file import FeatureSet
+
+    ready = [part for part in given if isinstance(part.features, FeatureSet)]
+    if ready:
+        for part in given:
+            for name, value in ((f"{part.split}_labels", part.labels), (part.groups_name, part.groups)):
+                if value is not None:
+                    raise InvalidParameterError(
+                        f"{name}: is for arrays, but {ready[0].split} is a set of features"
+                    )
+            if part not in ready:
+                raise InvalidParameterError(f"{part.split}: give features of hb.extract, as for the others")
+        sets = {part.split: part.features for part in given}
+        train: FeatureSet = sets["train"]
+        stored = tuple(map(str, train.metadata.get("classes") or range(int(train.labels.max()) + 1)))
+        _check_together(given, sets, stored if kind == CLASS else None)
+        return sets, None
+    _check_columns(given)
+    rows = {part.split: feature_array(part.features, part.features_name) for part in given}
     for part in given:
-        if part.is_array and part.labels is None:
+        if part.labels is None:
             raise InvalidParameterError(
                 f"{part.labels_name} is missing: arrays of features need their labels"
             )
-        for name, value in ((f"{part.split}_labels", part.labels), (part.groups_name, part.groups)):
-            if value is not None and not part.is_array:
-                raise InvalidParameterError(f"{name}: is for arrays, but {part.split} is a set of features")
-    classes: tuple[str, ...] | None = None
-    if kind != CLASS:
-        target = TargetColumns(kind, TARGETS[kind].columns or _label_names(given))
-    elif known:
-        metadata = {key: known[0].metadata[key] for key in ("dataset", "encoder") if key in known[0].metadata}
-        ids = {part.split: _known_ids(part, len(rows[part.split]), known[0]) for part in arrays}
+    sets, classes = {}, None
+    if kind == CLASS:
+        ids, classes = _numbered(given, rows)
+        sets = {part.split: _feature_set(part, rows[part.split], ids[part.split], metadata) for part in given}
     else:
-        ids, classes = _numbered(arrays, rows)
-    sets = {}
-    for part in given:
-        if not part.is_array:
-            sets[part.split] = part.features
-        elif kind == CLASS:
-            sets[part.split] = _feature_set(part, rows[part.split], ids[part.split], metadata)
-        else:
+        target = TargetColumns(kind, TARGETS[kind].columns or _label_names(given))
+        for part in given:
             count = len(rows[part.split])
             plain = _feature_set(part, rows[part.split], np.zeros(count, dtype=np.int64), metadata)
             found = _target(part, target, count)
             sets[part.split] = replace(plain, target=found, metadata={**plain.metadata, "classes": [kind]})
-    _check_together(given, sets, None if kind != CLASS else classes or _classes_of(known[0]))
+    _check_together(given, sets, classes)
     return sets, classes
 
 
@@ -116,8 +112,8 @@ def _target(part: Given, target: TargetColumns, count: int) -> Target:
 
 def _label_names(given: list[Given]) -> tuple[str, ...]:
     """What several labels are called: the columns of a table, or label_1, label_2, ..."""
-    labels = next((part.labels for part in given if part.is_array and part.labels is not None), None)
-    shape: tuple[int, ...] = np.shape(labels) if labels is not None else ()
+    labels = given[0].labels
+    shape: tuple[int, ...] = np.shape(labels)
     if len(shape) != 2 or shape[1] < 2:
         raise InvalidParameterError(f"train_labels: several labels need numbers [n, labels], found {shape}")
     return _column_names(labels) or tuple(f"label_{place + 1}" for place in range(shape[1]))
@@ -234,25 +230,6 @@ def _numbered(
     values, ids = np.unique(np.concatenate(labels), return_inverse=True)
     parted = np.split(ids.astype(np.int64), np.cumsum(list(map(len, labels)))[:-1])
     return {part.split: each for part, each in zip(given, parted, strict=True)}, tuple(map(str, values))
-
-
-def _known_ids(part: Given, count: int, known: FeatureSet) -> NDArray[np.int64]:
-    """The class ids of labels beside an array, by the classes of a split that has its own."""
-    labels, classes = label_array(part.labels, part.labels_name, count), _classes_of(known)
-    places = {name: number for number, name in enumerate(classes)}
-    ids = np.array([places.get(each, -1) if isinstance(each, str) else each for each in labels.tolist()])
-    wrong = labels[(ids < 0) | (ids >= len(classes))]
-    if len(wrong):
-        raise InvalidParameterError(
-            f"{part.labels_name}: {wrong[0].item()!r} is not a class of the other splits; "
-            f"their ids go from 0 to {len(classes) - 1} ({classes[-1]})"
-        )
-    return ids
-
-
-def _classes_of(features: FeatureSet) -> tuple[str, ...]:
-    stored = tuple(map(str, features.metadata.get("classes") or ()))
-    return stored or tuple(map(str, range(int(features.labels.max()) + 1)))
 
 
 def _feature_set(

@@ -57,7 +57,6 @@ class RobustnessFlags(DataOptions, RobustnessSettings):
     )
     stress_images: int = option("test images", default=200, least=1, group=_IMAGES, kw_only=True)
     weights: str | None = option(WEIGHTS, default=None, metavar="PATH", group=_IMAGES, kw_only=True)
-    debug: bool = False  # of every command
 
 
 def robustness_command(args: RobustnessFlags) -> int:
@@ -82,7 +81,7 @@ def robustness_command(args: RobustnessFlags) -> int:
     from histobench.roi.evaluation.robustness_task import RobustnessOptions
 
     console = open_terminal()
-    options = RobustnessOptions(k=args.k, seed=args.seed, device=resolve_device(args.device))
+    options = RobustnessOptions(k=args.k, device=resolve_device(args.device))
     output, written = Path(args.results), 0
     with Busy("reading features"):
         encoders, unreadable = _encoders(args.features)
@@ -93,14 +92,10 @@ def robustness_command(args: RobustnessFlags) -> int:
         problems: dict[str, str] = {}
         with Busy(f"measuring {name[1]} on {name[0]}"):
             for what, found, _ in measured(name, features, args.columns or None, options, output):
-                if not isinstance(found, Exception):
-                    written += 1
-                elif isinstance(found, HistobenchError):
+                if isinstance(found, HistobenchError):
                     problems[what] = str(found)
-                elif args.debug:
-                    raise found
-                else:  # one encoder's failure does not cost the others
-                    problems[what] = f"{type(found).__name__}: {found} (--debug shows where)"
+                else:
+                    written += 1
         failed += [labelled("failed", "red", f"{what}: {reason}") for what, reason in problems.items()]
     for line in failed:
         console.print(line)

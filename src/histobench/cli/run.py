@@ -406,8 +406,6 @@ def status_command(args: ReadsResults) -> int:
         console.print(f"about {status.seconds_left / 60:.1f} min left at the pace so far")
     for text in status.hung:
         console.print(text)
-    for reason, count in sorted(status.not_staged.items()):
-        console.print(f"{count} units read images where they are: {reason}")
     for cell in status.cells:
         for reason in cell.reasons:
             console.print(f"FAILED: {cell.dataset} x {cell.encoder}: {reason}")

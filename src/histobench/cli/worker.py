@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.extract import Lines
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
@@ -22,8 +23,8 @@ from histobench.roi.units.roi_run import REPORT, RoiRun
 from histobench.work.run_folder import UNITS, RunFolder
 
 STOPPED = 143
-#: How a worker is asked to stop; Windows has only the first.
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+#: How a worker is asked to stop.
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @record
@@ -179,30 +180,18 @@ def _collect(folder: Any) -> int:
     return print_outcome(done, open_terminal()) and USER_ERROR
 
 
-class _LogLines:
+class _LogLines(Lines):
     """Progress as lines of a log; asked to stop, it does so at the next batch."""
 
-    def __init__(self) -> None:
-        self.stopped = False
+    stopped = False
 
     def stop(self) -> None:
         """At the next opportunity."""
         self.stopped = True
 
-    def begin(self, what: str, total: int) -> None:
-        """Say what is to be done."""
-        say(f"{what}: {total} images")
-
     def advance(self, count: int) -> None:
-        """Images are done; here a worker can come to an end."""
         from histobench.roi.units.unit_worker import WorkerStoppedError
 
         if self.stopped:
             raise WorkerStoppedError
-
-    def end(self) -> None:
-        """Nothing to add."""
-
-    def say(self, text: str) -> None:
-        """A line."""
-        say(text)
+        super().advance(count)

@@ -194,9 +194,9 @@ def view_encoders(
 
     Without a validation split a fifth of the training images, whole groups, is held out as one.
     """
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
-    from histobench.roi.features.settings import EncoderRecipe
 
     for split in ("train", "test"):
         if not dataset.splits.get(split):

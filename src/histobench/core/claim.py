@@ -180,8 +180,6 @@ def _machine() -> dict[str, str]:
 
 
 def _lives(pid: int, started: str) -> bool:
-    if os.name == "nt":  # there the call would end the process; the age of its mark decides
-        return True
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -44,7 +44,7 @@ def local_dir() -> Path:
         return Path(given).expanduser()
     if not is_shared(cache_dir()):
         return cache_dir()
-    folder = Path(tempfile.gettempdir()) / f"histobench-{user_number()}"
+    folder = Path(tempfile.gettempdir()) / f"histobench-{os.getuid()}"
     try:
         make_private(folder)
     except OSError as error:
@@ -66,16 +66,11 @@ def make_private(folder: Path) -> None:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "it is not a folder") from None
-        if found.st_uid != user_number():
+        if found.st_uid != os.getuid():
             raise PermissionError(errno.EPERM, "it belongs to another user") from None
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, "other users can write to it") from None
         folder.chmod(0o700)
-
-
-def user_number() -> int:
-    """The number of the user, as files have it; 0 where users have none (Windows)."""
-    return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def is_shared(path: Path, mounts: str = "/proc/self/mounts") -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from histobench.core.errors import HistobenchError
@@ -33,10 +32,10 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def read_json(text: str, *, where: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The plain values of a JSON text; `where` begins every error, `pairs` is json's `object_pairs_hook`."""
+def read_json(text: str, *, where: str) -> Any:
+    """The plain values of a JSON text; `where` begins every error."""
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise HistobenchError(f"{where}:{error.lineno}: not valid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:  # a number of more digits than Python reads; nesting

@@ -560,11 +560,3 @@ def schema_of(options: Iterable[Declared]) -> dict[str, Any]:
             **({} if default is None or default == [] else {"default": default}),
         }
     return properties
-
-
-def markdown_rows(options: Iterable[Declared]) -> str:
-    """The rows of a documentation table: key, meaning, default."""
-    return "".join(
-        f"| `{each.name}` | {each.said.help} | {f'`{default_text(each)}`' if default_text(each) else ''} |\n"
-        for each in options
-    )

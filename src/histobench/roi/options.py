@@ -6,14 +6,13 @@ tables of the documentation come from these records. Nothing heavy is imported: 
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.errors import HistobenchError
 from histobench.core.records import Declared, option, options_of, record
 from histobench.core.text import check_plain_name
 from histobench.roi.presets import CHOICES, PRESETS
@@ -252,19 +251,6 @@ class Settings:
     no_cache: bool = option(
         "compute all features; neither use cached features nor keep any", default=False, group=_INFERENCE
     )
-    stage: str | None = option(
-        "copy images to the machine's own disk before decoding: local, or a folder",
-        default=None,
-        metavar="local|FOLDER",
-        group=_INFERENCE,
-    )
-
-    def check(self) -> None:
-        """A folder for copies must be the same on every node."""
-        if self.stage not in (None, "local") and not os.path.isabs(os.path.expanduser(self.stage)):
-            raise InvalidParameterError(
-                f"`stage` must be 'local', or a folder of every node by its full path, not {self.stage!r}"
-            )
 
     def is_exact(self, precision: str) -> bool:
         """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""

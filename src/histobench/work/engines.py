@@ -108,7 +108,7 @@ class RayWorker:
         return claim
 
     def close(self) -> None:
-        """Let go of the device, and of copies on this machine's disk."""
+        """Let go of the device."""
         self._worker.close()
 
 

@@ -143,11 +143,9 @@ def test_any_text_is_prompts_or_a_clear_error(tmp_path: Path, text: str, suffix:
         ("p.json", '{"classes": {"ADI": "a"}}', "no prompts for class 'TUM'"),
         ("p.json", '{"classes": {"ADI": "a", "TUM": []}}', "classes.TUM must be a text"),
         ("p.json", '{"classes": {"ADI": "a", "TUM": [3]}}', "classes.TUM: expected a text, found 3"),
-        ("p.json", '{"classes": {"ADI": "a", "ADI": "b", "TUM": "t"}}', "'ADI' is listed twice"),
         ("p.json", '{"templates": ["{}", "{}"], "classes": {"ADI": "a", "TUM": "t"}}', "listed twice"),
         ("p.json", "[1, 2]", "expected a mapping"),
         ("p.yaml", "classes: [a\n", "p.yaml:2: not valid YAML"),
-        ("p.yaml", "classes: {ADI: a, ADI: b, TUM: t}", "'ADI' is listed twice"),
         ("p.yaml", "classes: just text", "must map each class name"),
     ],
 )

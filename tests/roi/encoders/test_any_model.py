@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import histobench as hb
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import any_model
-from histobench.roi.encoders.registry import create_encoder, get_spec, why_unresolved
+from histobench.roi.encoders.registry import EncoderRecipe, create_encoder, get_spec
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_any_work(name: str, words: str) -> None:
-    reason = why_unresolved(name)
+    reason = EncoderRecipe(name).unresolved()
     assert words in reason
     # Missing weights have three lines: why, what to do with internet, what to do without.
     assert reason.count("\n") == (2 if "HF_HUB_OFFLINE" in words else 0)
@@ -262,13 +262,13 @@ def test_another_revision_with_the_same_weights_is_another_encoder(
 def test_a_folder_without_transform_or_weights_is_one_clear_line(tmp_path: Path) -> None:
     _transformers_folder("vit", tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
-    assert "has no checkpoint" in why_unresolved(f"hf:{tmp_path / 'm'}")
+    assert "has no checkpoint" in EncoderRecipe(f"hf:{tmp_path / 'm'}").unresolved()
     (tmp_path / "m" / "preprocessor_config.json").unlink()
     any_model.find_model.cache_clear()
-    assert "no preprocessor_config.json" in why_unresolved(f"hf:{tmp_path / 'm'}")
+    assert "no preprocessor_config.json" in EncoderRecipe(f"hf:{tmp_path / 'm'}").unresolved()
     (tmp_path / "m" / "config.json").write_text("{}")
     any_model.find_model.cache_clear()
-    assert "is not a model of timm" in why_unresolved(f"hf:{tmp_path / 'm'}")
+    assert "is not a model of timm" in EncoderRecipe(f"hf:{tmp_path / 'm'}").unresolved()
 
 
 # Python objects

@@ -8,9 +8,8 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.registry import get_spec, zoo_name
+from histobench.roi.encoders.registry import EncoderRecipe, get_spec, zoo_name
 from histobench.roi.encoders.zoo import load_zoo
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.plan.plan_file import plan_from
 
 

@@ -163,15 +163,14 @@ def test_nothing_in_the_process_is_replaced_but_the_end_of_the_path(tmp_path: Pa
     assert not list((tmp_path / "a").rglob("*.pyc"))
 
 
-@pytest.mark.parametrize("late", [False, True])
 def test_a_module_of_the_same_name_is_never_taken_for_the_one_beside(
-    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "shared_helper.py").write_text("SCALE = 9.0\n")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "shared_helper.py").write_text("SCALE = 2.0\n")
-    name = write(tmp_path / "a", **{"forward" if late else "imports": "import shared_helper; scale = 1"})
+    name = write(tmp_path / "a", forward="import shared_helper; scale = 1")
     importlib.import_module("shared_helper")
     with pytest.raises(HistobenchError, match="has the same name in this process; rename"):
         create_encoder(name)

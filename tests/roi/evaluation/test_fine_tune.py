@@ -14,12 +14,11 @@ from PIL import Image
 from builders import TINY_VIT
 from histobench.cli.main import main
 from histobench.roi.encoders.lora import add_lora
-from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.evaluation import fine_tune_task
 from histobench.roi.evaluation.context import TaskSkippedError
 from histobench.roi.evaluation.evaluation_request import ImageRequest
 from histobench.roi.evaluation.image_context import ImageContext
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets

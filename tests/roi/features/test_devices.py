@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.feature_extraction import extract
 from histobench.roi.features.inference import shards as loop
 from histobench.roi.features.inference.shards import Shard, plan_shards
 from histobench.roi.features.multi_device import share_shards
-from histobench.roi.features.settings import EncoderRecipe
 
 pytestmark = pytest.mark.slow
 
@@ -30,20 +31,22 @@ def test_two_devices_give_the_files_of_one_bit_for_bit(
     bad.write_text("no image")
     recipes = [EncoderRecipe(f"{encoder_file}:{name}") for name in ("Tiny", "Large")]
     files = []
-    for device in ("cpu", "cpu,cpu"):
-        monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / f"cache {device}"))
+    for number, device in enumerate(("cpu", "cpu,cpu", "cpu,cpu")):
+        monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / f"cache {number}"))
+        if number == 2:
+            monkeypatch.setattr(sys, "executable", "/bin/false")  # the second process ends at once
         done = extract(
             dataset,
             recipes,
-            tmp_path / device,
+            tmp_path / str(number),
             device=device,
             batch_size=8,
-            num_workers=1,
+            num_workers=int(number < 2),
             on_bad_image="skip",
         )
         assert [item.skipped[0][0] for item in done if item.skipped] == [bad.name] * 2
         files.append([item.path.read_bytes() for item in done])
-    assert files[0] == files[1]
+    assert files[0] == files[1] == files[2]
 
 
 def test_several_devices_need_encoders_by_name(

@@ -24,12 +24,11 @@ from histobench.cli.main import main
 from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.features.cache import row_cache as rows
 from histobench.roi.features.cache.row_cache import read_keys, shard_files
 from histobench.roi.features.feature_extraction import Extractor, extract
 from histobench.roi.features.inference import shards as loop
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]

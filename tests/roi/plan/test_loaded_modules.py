@@ -57,6 +57,8 @@ def test_commands_load_what_they_need(place: Path) -> None:
     assert loaded(place, *run, "--results", "second") == set()
     for command in (["compare"], ["choose"], ["status"], ["report", "-o", "site"]):
         assert loaded(place, command[0], "second", *command[1:]) == set(), command
+    for command in (["models"], ["cache", "ls"]):
+        assert loaded(place, *command) == set(), command
     # Rows of other versions of the libraries are compared with the network first.
     for note in (place / "cache" / "features").glob("*/versions.json"):
         note.write_text(note.read_text().replace('"timm"', '"timm of another time"'))

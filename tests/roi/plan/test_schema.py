@@ -26,7 +26,7 @@ no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose
 lora_rank: 4, lora_alpha: 8.0, tune_epochs: 2, tune_rates: [0.01], tune_batch_size: 8, tune_seeds: 5,
 save_adapters: true, cost: adaptive, class_weight: none, cox_alpha: 0.01, l1_ratio: 0.9,
 token_store: 5.0, head_steps: 7, mask_classes: "0:background,1:tumor",
-stage: local, splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
+splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
 
 
 @pytest.fixture
@@ -80,7 +80,6 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
         ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
         ({"batch_size": "many"}, "`batch_size` must be 'auto' or a whole number from 1 up, not 'many'"),
         ({"precision": "int8"}, "`precision` 'int8' is unknown"),
-        ({"stage": "scratch"}, "`stage` must be 'local', or a folder of every node by its full path"),
         ({"slurm": {"time": 14400}}, 'slurm: time: expected a text such as "4:00:00" in quotes, found 14400'),
         ({"slurm": {"gres": "gpu:1,shard:2"}}, "slurm: gres: expected a text"),
         ({"slurm_cpu": {"array": "0-3"}}, "slurm_cpu: array is set by histobench itself"),
@@ -125,7 +124,7 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
         plan = plan_from(_plan(folder, **chosen), where="bench.yaml", base=folder)
         assert {name: plan.values()[name] for name in chosen} == chosen
-    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True, "local")
+    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
     lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
     own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
     tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}

@@ -51,7 +51,6 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "on_bad_image": ("skip", {"prepare"}),
     "recheck": (5, {"prepare"}),
     "no_cache": (True, {"prepare"}),
-    "stage": ("local", {"prepare"}),
     "n_shot": ((3,), {"evaluate", "splits"}),
     "n_way": ((2,), {"evaluate", "splits"}),
     "n_iter": (7, {"evaluate", "splits"}),

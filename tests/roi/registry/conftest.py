@@ -126,5 +126,4 @@ def server() -> Iterator[Habits]:
 def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("HISTOBENCH_DATA", str(home))
-    monkeypatch.delenv("HISTOBENCH_DATA_MIRROR", raising=False)
     return home

@@ -320,19 +320,6 @@ def test_too_little_disk_is_said_before_the_first_byte(
     assert server.seen == []
 
 
-def test_a_mirror_goes_before_the_host(
-    server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = _file(server)
-    server.files["/mirror/x/a.zip"] = server.files.pop("/a.zip")
-    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", f"{server.address}/mirror/")
-    assert _fetch(file, tmp_path / "1") == DATA
-    (tmp_path / "m" / "x").mkdir(parents=True)
-    (tmp_path / "m" / "x" / "a.zip").write_bytes(DATA)
-    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "m"))
-    assert _fetch(file, tmp_path / "2") == DATA
-
-
 def test_a_token_never_travels_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert transfer._authorisation("http://huggingface.co/x") == {}

@@ -170,7 +170,7 @@ def test_pathorobs_subsets_are_what_is_meant_without_a_split(
     assert sum(map(len, whole.splits.values())) > images
 
 
-def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _pathorob_put_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A small Camelyon table as PathoROB publishes it, with a hospital that it leaves out; its checksums.
 
     The entry keeps its file names, sizes and checksums; only the numbers of images are those of the table.
@@ -185,13 +185,12 @@ def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
         slide, label = f"{center}_{number // 4 % 6}", entry.classes[number % 2]
         images.append({"image": {"bytes": png(number), "path": None}, "slide_id": slide, "patch_id": number})
         lines.append(f"{'OOD' if center == 'CWZ' else 'ID'},{slide},{number},{label},{center}\n")
-    folder = folder / entry.name
+    folder = folder / entry.name / "downloads"
     folder.mkdir(parents=True)
     parquet.write_table(pa.Table.from_pylist(images), folder / "train-00000-of-00001.parquet")
     (folder / "camelyon.csv").write_text("".join(lines))
     splits = {"pathorob": replace(entry.splits["pathorob"], counts={"test": 48})}
     monkeypatch.setitem(all_datasets(), entry.name, replace(entry, counts={"all": 72}, splits=splits))
-    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(folder.parent))
     return [hashlib.sha256((folder / file.name).read_bytes()).hexdigest() for file in entry.files]
 
 
@@ -199,7 +198,7 @@ def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
 def test_pathorob_is_fetched_run_without_a_split_and_verified(
     data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checksums = _pathorob_in_a_mirror(tmp_path / "mirror", monkeypatch)
+    checksums = _pathorob_put_there(data_home, monkeypatch)
     accepted = [part for checksum in checksums for part in ("--accept-checksum", checksum)]
     assert main(["data", "get", "pathorob-camelyon", *accepted]) == 0
     run = ["run", "--data", "pathorob-camelyon", "--models", "random-vit", "--size", "64"]
@@ -241,7 +240,7 @@ def test_pathorob_is_fetched_run_without_a_split_and_verified(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("wrong", [{"md5": "0" * 32}, {"bytes": 7}])
-@pytest.mark.parametrize("where", ["host", "mirror"])
+@pytest.mark.parametrize("where", ["host", "folder"])
 def test_another_file_than_published_is_accepted_knowingly_and_recorded(
     server: Habits,
     data_home: Path,
@@ -256,12 +255,10 @@ def test_another_file_than_published_is_accepted_knowingly_and_recorded(
     first = replace(entry.files[0], **wrong)
     monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=(first, *entry.files[1:])))
     data = server.files[f"/{first.name}"]
-    if where == "mirror":
-        for file in entry.files:
-            (tmp_path / "mirror" / "esca-tolkach").mkdir(parents=True, exist_ok=True)
-            copy = tmp_path / "mirror" / "esca-tolkach" / file.name
-            copy.write_bytes(server.files[f"/{file.name}"])
-        monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "mirror"))
+    for file in entry.files if where == "folder" else ():
+        copy = data_home / "esca-tolkach" / "downloads" / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(server.files[f"/{file.name}"])
     sha256 = hashlib.sha256(data).hexdigest()
 
     assert main(["data", "get", "esca-tolkach"]) == 2
@@ -276,18 +273,6 @@ def test_another_file_than_published_is_accepted_knowingly_and_recorded(
     assert f"and was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
     table = data_home / "esca-tolkach" / "esca-tolkach.csv"
     assert accepted_files(table) == [f"{first.name} sha256 {sha256}"]
-
-
-def test_files_by_form_come_from_a_mirror_too(
-    server: Habits, data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _served("spider-colorectal", server, data_home, monkeypatch)
-    _served("mhist", server, data_home, monkeypatch)
-    for name in ("spider-colorectal", "mhist"):
-        shutil.move(data_home / name / "downloads", tmp_path / "mirror" / name)
-    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "mirror"))
-    for name in ("spider-colorectal", "mhist"):
-        assert get(name, pause=0.01).table.exists()
 
 
 def test_groups_and_sites_come_with_the_table(

@@ -10,12 +10,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -26,11 +24,9 @@ from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.comparison.comparison import DatasetTable, dataset_table
-from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.row_cache import shard_files
 from histobench.roi.features.inference import shards as shard_sizes
-from histobench.roi.features.loading import local_copies
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import read_plan
 from histobench.roi.plan.plan_run import outcome_of, run_plan
@@ -174,44 +170,6 @@ def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not
     second.unlink()  # then its unit is not done
     assert report() == 2
     assert dict(status_of(plan.results).states)["waiting"] == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.sample(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [None, TwoWorkers()])
-def test_images_that_are_copied_to_the_nodes_own_disk_give_the_same_bytes(
-    plan: Plan, local: Path, assert_same: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any
-) -> None:
-    read: Counter[str] = Counter()
-    original = ImageRef.read
-
-    def noted(self: ImageRef) -> bytes:
-        read[Path(self.file).suffix] += 1
-        return original(self)
-
-    monkeypatch.setattr(ImageRef, "read", noted)
-    staged = replace(plan, settings=replace(plan.settings, stage=str(tmp_path / "node")))
-    done = run_benchmark(staged, engine=engine)
-    assert (done.outcome.evaluated, done.outcome.failures) == (4, [])
-    assert_same(local, plan.results)
-    assert read[".images"] == 60  # decoded from the copy, once for both encoders
-    assert read[".png"] >= 120  # hashed and copied; a precision is tried on some as well
-    assert not [path for path in (tmp_path / "node").rglob("*") if path.is_file()]
-    status = status_of(plan.results)
-    assert not status.not_staged
-
-
-@pytest.mark.nightly
-def test_without_room_for_copies_images_are_read_where_they_are_and_the_status_says_so(
-    plan: Plan, local: Path, assert_same: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_copies, "KEEP_FREE", 1 << 60)
-    staged = replace(plan, settings=replace(plan.settings, stage=str(tmp_path / "node")))
-    run_benchmark(staged, engine=TwoWorkers())
-    assert_same(local, plan.results)
-    (reason,) = status_of(plan.results).not_staged
-    assert reason.endswith("node: not enough disk space for a copy of the images")
 
 
 @pytest.mark.slow
@@ -506,43 +464,6 @@ def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:
         latest = RoiRun.latest(tmp_path)
         assert latest is not None
         assert latest.path == begun.path
-
-
-def test_copies_of_a_dataset_that_others_finish_are_removed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    removed = []
-
-    class Copies:
-        def __init__(self, stage: str) -> None:
-            self.stage, self.reason = stage, ""
-
-        def remove(self) -> None:
-            removed.append(self.stage)
-
-    class Folder:
-        finished: ClassVar[set[str]] = set()
-
-        def refresh(self) -> None: ...
-
-        def found_by(self, prepare: str) -> list[Any]:
-            return [SimpleNamespace(id=f"{prepare}-{number}") for number in range(2)]
-
-        def state(self, unit: str) -> str | None:
-            return "done" if unit in self.finished else None
-
-    monkeypatch.setattr(local_copies, "LocalCopies", Copies)
-    folder = Folder()
-    worker = UnitWorker(folder, Silent())  # type: ignore[arg-type]
-    for name in ("A", "B"):
-        worker._copies_of(SimpleNamespace(id=name, spec={"settings": {"stage": name}}))  # type: ignore[arg-type]
-        folder.finished.add(f"{name}-0")
-    folder.finished.update(("A-1",))  # by another worker, while this one was at B
-    worker.close()
-    assert removed == ["A"]
-    folder.finished.add("B-1")
-    worker.close()
-    assert removed == ["A", "B"]
 
 
 def test_a_worker_follows_the_units_that_it_was_given_and_no_others(

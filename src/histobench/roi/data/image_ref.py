@@ -46,7 +46,6 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
 
     `coding` is "" for the bytes of an image file, "zip:N:SUM" for such bytes in a ZIP, where SUM is their
     CRC-32 and N their number if they are compressed, and "rgb:WxH" for bare pixels, which are read as a PPM.
-    Of a copy, `original` is where the image is if the copy is gone: others may clear the disk that it is on.
     """
 
     file: str
@@ -54,7 +53,6 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     offset: int = 0
     size: int = -1
     coding: str = ""
-    original: ImageRef | None = None
 
     def stamp(self) -> Stamp:
         stat = os.stat(self.file)

@@ -54,10 +54,12 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     path = Path(path)
     text = read_text(path, what="prompt file")
     if path.suffix.lower() in (".yaml", ".yml"):
-        return _from_mapping(path, _parse_yaml(path, text), tuple(classes))
+        import yaml
+
+        # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
+        return _from_mapping(path, read_yaml(text, where=str(path), loader=yaml.BaseLoader), tuple(classes))
     if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
-        content = read_json(text, where=str(path), pairs=lambda pairs: _without_doubles(path, pairs))
-        return _from_mapping(path, content, tuple(classes))
+        return _from_mapping(path, read_json(text, where=str(path)), tuple(classes))
     return _from_lines(path, text, tuple(classes))
 
 
@@ -150,25 +152,3 @@ def _strings(path: Path, where: str, value: Any) -> list[str]:
 def _fill(template: str, name: str) -> str:
     # Not str.format: a template may contain other braces. One pass, so that a name is never filled again.
     return re.sub(r"CLASSNAME|\{\}", lambda _: name, template)
-
-
-def _without_doubles(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    double = next((key for key in keys if keys.count(key) > 1), None)
-    if double is not None:
-        raise HistobenchError(f"{path}: {double!r} is listed twice")
-    return dict(pairs)
-
-
-def _parse_yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
-    class _TextLoader(yaml.BaseLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            read = self.construct_object
-            return _without_doubles(
-                path, [(str(read(key)), read(value, deep=True)) for key, value in node.value]
-            )
-
-    return read_yaml(text, where=str(path), loader=_TextLoader)

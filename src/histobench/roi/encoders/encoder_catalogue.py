@@ -96,19 +96,6 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
     return page | {"how to get the weights": weights_steps(spec)}
 
 
-def license_table(specs: Iterable[EncoderSpec]) -> str:
-    """Every license with what it says of commercial use, its source, and when that was read."""
-    lines = ["| license | commercial use | encoders | read in | date |", "|---|---|---|---|---|"]
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for spec in specs:
-        if spec.facts:
-            use = f"{spec.facts.commercial}: {spec.facts.why}" if spec.facts.why else spec.facts.commercial
-            rows.setdefault((spec.license, use, spec.facts.license, spec.facts.date), []).append(spec.name)
-    for (terms, use, source, date), names in sorted(rows.items()):
-        lines.append(f"| {terms} | {use} | {', '.join(f'`{name}`' for name in names)} | {source} | {date} |")
-    return "\n".join(lines)
-
-
 def _sources(spec: EncoderSpec) -> dict[str, str]:
     facts = spec.facts
     if facts is None:

@@ -36,8 +36,8 @@ from histobench.roi.encoders.zoo import load_zoo
 #: Names that never mean a file beside the user's.
 NEVER_BESIDE = frozenset({*sys.stdlib_module_names, "histobench", "torch"})
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-#: Modules beside own files that were loaded for them -> their file, and whether a function imports them.
-_loaded: dict[str, tuple[Path, bool]] = {}
+#: Modules beside own files that were loaded for them -> their file.
+_loaded: dict[str, Path] = {}
 
 
 def from_file(name: str, *, resize_size: int | None = None) -> BasePatchEncoder:
@@ -100,8 +100,8 @@ def _load(path: Path) -> ModuleType:
     """Run a user's file as a module; what it imports from its folder is loaded anew, for it may be edited."""
     root = f"own_encoder_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     beside = _beside(path)
-    for name, (file, late) in beside.items():
-        _make_room(name, file, late)
+    for name, file in beside.items():
+        _make_room(name, file)
     for name in [name for name in sys.modules if name.startswith(f"{root}.")]:
         del sys.modules[name]
     importlib.invalidate_caches()
@@ -125,70 +125,61 @@ def _load(path: Path) -> ModuleType:
         sys.path.remove(folder)
         if folder not in sys.path:
             sys.path.append(folder)
-        _loaded.update({name: found for name, found in beside.items() if name not in before})
+        _loaded.update({name: file for name, file in beside.items() if name not in before})
     return module
 
 
-def _make_room(name: str, file: Path, late: bool) -> None:
+def _make_room(name: str, file: Path) -> None:
     """Forget the module `name` where it was loaded for an own file; raise where another one is in the way."""
-    module = sys.modules.get(name)
-    other, other_late = _loaded.get(name, (None, False))
-    if other is None:
-        other = Path(getattr(module, "__file__", None) or name).resolve() if module is not None else file
-        in_the_way = other != file
-    else:
+    if name in _loaded:
         sys.modules.pop(name, None)
-        in_the_way = other != file and (late or other_late)
-    if in_the_way:
-        raise HistobenchError(
-            f"{file} cannot be imported as {name}: {other} has the same name in this process; rename one of "
-            "them, or import both at the top of the files that use them"
-        )
+    elif name in sys.modules:
+        other = Path(getattr(sys.modules[name], "__file__", None) or name).resolve()
+        if other != file:
+            raise HistobenchError(
+                f"{file} cannot be imported as {name}: {other} has the same name in this process; rename it"
+            )
 
 
-def _beside(path: Path) -> dict[str, tuple[Path, bool]]:
-    """Find the modules beside a file that it imports, directly or not, and which of them in a function."""
-    folder, found, waiting = path.parent, dict[str, tuple[Path, bool]](), [(path, False)]
+def _beside(path: Path) -> dict[str, Path]:
+    """Find the modules beside a file that it imports, directly or not."""
+    folder, found, waiting = path.parent, dict[str, Path](), [path]
     while waiting:
-        parent, parent_late = waiting.pop()
-        for name, late in _imports(parent, folder):
-            late = late or parent_late
+        for name in _imports(waiting.pop(), folder):
             stem = folder.joinpath(*name.split("."))
             candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
             file = next((file for file in candidates if file.is_file()), None)
             if file is None or file == path or name.partition(".")[0] in NEVER_BESIDE:
                 continue
             if name not in found:
-                waiting.append((file, late))
-            found[name] = (file, late or found.get(name, (file, False))[1])
+                waiting.append(file)
+                found[name] = file
     return dict(sorted(found.items()))
 
 
-def _imports(file: Path, folder: Path) -> Iterator[tuple[str, bool]]:
-    """Give every module name in the `import` statements of a file, and whether a function imports it."""
+def _imports(file: Path, folder: Path) -> Iterator[str]:
+    """Give every module name in the `import` statements of a file."""
     try:
         tree = parse_python(read_bytes(file))
     except (OSError, SyntaxError, ValueError):
         return  # running the file says what is wrong with it
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    late = {id(node) for function in functions for node in ast.walk(function)}
-    here = file.parent.relative_to(folder).parts
+    inside = file.parent.relative_to(folder).parts
     for node in ast.walk(tree):
         names: list[tuple[str, ...]] = []
         if isinstance(node, ast.Import):
             names = [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level + 1] if node.level else ()
+            base = inside[: len(inside) - node.level + 1] if node.level else ()
             start = (*base, *(node.module.split(".") if node.module else ()))
             names = [start, *((*start, alias.name) for alias in node.names)]
         for parts in names:
-            yield from ((".".join(parts[:end]), id(node) in late) for end in range(1, len(parts) + 1))
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def _hashes(path: Path) -> dict[str, Any]:
     """Hash a file and the files beside it that it imports; beside an installed file are other packages."""
     beside = {} if INSTALLED & set(path.parts) else _beside(path)
-    files = sorted({file for file, _ in beside.values()})
+    files = sorted(set(beside.values()))
     return {
         "source": f"sha256:{sha256_now(path)}",
         "files": {str(file.relative_to(path.parent)): f"sha256:{sha256_now(file)}" for file in files},

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from histobench.core.version import __version__, installed_entry_points, install
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import (
     TIMM,
+    check_file,
     elsewhere_path,
     is_computed,
     names_a_file,
@@ -183,81 +185,94 @@ def _is_described(name: str) -> bool:
     return not (names_a_file(name) or name in _REGISTERED or name in _plug_ins())
 
 
-def zoo_identity(
-    name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
-) -> list[str] | None:
-    """Return the description of an encoder of the zoo or timm and the hash of its weights, without torch."""
-    if not _is_described(name):
-        return None
-    from histobench.roi.encoders.checkpoint import checkpoint_sha256
-    from histobench.roi.encoders.weights import find_checkpoint, resolve_weights
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """An encoder by name, so that another process can make the same one; torch is needed to `build` it."""
 
-    spec = get_spec(name).with_size(resize_size)
-    if spec.source.kind in ("seed", "project"):
-        return [repr(spec)]
-    if names_a_model(name):
-        checkpoint = find_checkpoint(spec, weights)
-    else:
-        checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
-    return [repr(spec), str(checkpoint), checkpoint_sha256(checkpoint, only=spec.source.only)]
+    name: str
+    resize_size: int | None = None
+    weights: str | None = None
+    #: Take what the hub's cache has, where that is another revision than the pinned one.
+    allow_revision: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", zoo_name(self.name))
 
-def encoder_stand_in(
-    name: str, *, resize_size: int | None, weights: str | None, allow_revision: bool
-) -> BasePatchEncoder | None:
-    """Return an encoder of the zoo or of timm without its network; None for others, known once built."""
-    if not _is_described(name):
-        return None
-    from histobench.roi.encoders.construct import stand_in
+    @property
+    def _place(self) -> str | None:
+        return str(Path(self.weights).expanduser()) if self.weights else None
 
-    spec = get_spec(name).with_size(resize_size)
-    if names_a_model(name):
-        from histobench.roi.encoders.any_model import model_stand_in
+    @property
+    def _spec(self) -> EncoderSpec:
+        return get_spec(self.name).with_size(self.resize_size)
 
-        return model_stand_in(name, spec, weights)
-    return stand_in(spec, weights=weights, allow_revision=allow_revision)
+    def build(self) -> BasePatchEncoder:
+        return create_encoder(
+            self.name,
+            resize_size=self.resize_size,
+            weights=self._place,
+            allow_revision=self.allow_revision,
+        )
 
+    def stand_in(self) -> BasePatchEncoder | None:
+        """Return an encoder of the zoo or of timm without its network; None for others, known once built."""
+        if not _is_described(self.name):
+            return None
+        from histobench.roi.encoders.construct import stand_in
 
-def why_unresolved(
-    name: str,
-    *,
-    resize_size: int | None = None,
-    weights: str | None = None,
-    allow_revision: bool = False,
-    download: bool = True,
-) -> str:
-    """Why an encoder cannot be made, empty if nothing is known against it; its code is not run.
+        if names_a_model(self.name):
+            from histobench.roi.encoders.any_model import model_stand_in
 
-    Names, files, packages and weights are looked for. Without `download` nothing is fetched.
-    """
-    from histobench.roi.encoders.own_name import check_file
-    from histobench.roi.encoders.weights import check_packages, find_checkpoint, find_weights, resolve_weights
-    from histobench.roi.encoders.weights_download import is_offline
+            return model_stand_in(self.name, self._spec, self._place)
+        return stand_in(self._spec, weights=self._place, allow_revision=self.allow_revision)
 
-    try:
-        if not is_computed(name):
-            place = elsewhere_path(name)
-            if names_features(name) and not place.exists():
-                return f"{place} does not exist"
-        elif names_a_file(name):
-            check_file(name)
-        elif name not in _REGISTERED and name not in _plug_ins():
-            spec = get_spec(name).with_size(resize_size)
-            given = str(Path(weights).expanduser()) if weights else None
-            check_packages(spec)
-            if names_a_model(name):
-                if download or is_offline() or spec.source.kind == "project":
-                    find_checkpoint(spec, given)
-                return ""
-            if spec.source.kind in ("seed", "project"):
-                return ""
-            if download or is_offline():
-                resolve_weights(spec, given, allow_revision=allow_revision)
-            else:
-                find_weights(spec, given)
-    except (HistobenchError, OSError) as error:
-        return str(error)
-    return ""
+    def zoo_identity(self) -> list[str] | None:
+        """Return the description of an encoder of the zoo or timm and the hash of its weights."""
+        if not _is_described(self.name):
+            return None
+        from histobench.roi.encoders.checkpoint import checkpoint_sha256
+
+        spec = self._spec
+        if spec.source.kind in ("seed", "project"):
+            return [repr(spec)]
+        checkpoint = self._checkpoint(spec)
+        return [repr(spec), str(checkpoint), checkpoint_sha256(checkpoint, only=spec.source.only)]
+
+    def _checkpoint(self, spec: EncoderSpec) -> Path:
+        """Return the file of the weights, downloaded if need be."""
+        from histobench.roi.encoders.weights import find_checkpoint, resolve_weights
+
+        if names_a_model(self.name):
+            return find_checkpoint(spec, self._place)
+        return resolve_weights(spec, self._place, allow_revision=self.allow_revision)
+
+    def unresolved(self, *, download: bool = True) -> str:
+        """Why the encoder cannot be made, empty if nothing is known against it; its code is not run.
+
+        Names, files, packages and weights are looked for. Without `download` nothing is fetched.
+        """
+        from histobench.roi.encoders.weights import check_packages, find_weights
+        from histobench.roi.encoders.weights_download import is_offline
+
+        try:
+            if not is_computed(self.name):
+                place = elsewhere_path(self.name)
+                missing = names_features(self.name) and not place.exists()
+                return f"{place} does not exist" if missing else ""
+            if names_a_file(self.name):
+                check_file(self.name)
+            elif self.name not in _REGISTERED and self.name not in _plug_ins():
+                spec = self._spec
+                check_packages(spec)
+                on_disk = spec.source.kind == "project" and names_a_model(self.name)
+                if download or is_offline() or on_disk:
+                    if on_disk or spec.source.kind not in ("seed", "project"):
+                        self._checkpoint(spec)
+                elif not names_a_model(self.name) and spec.source.kind not in ("seed", "project"):
+                    find_weights(spec, self._place)
+        except (HistobenchError, OSError) as error:
+            return str(error)
+        return ""
 
 
 def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) -> None:

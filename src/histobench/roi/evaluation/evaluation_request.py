@@ -13,7 +13,7 @@ from histobench.core.files import files_below, read_note, read_plain_text, write
 from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.options import IMAGE_KEYS, LAB_KEYS, Options, Settings
 from histobench.roi.results.layout import (
     COMPLETE,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 
-from histobench.roi.evaluation.context import Context, TaskResult
-from histobench.roi.evaluation.few_shot_task import run_few_shot
+import numpy as np
+
+from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.fine_tune_task import run_fine_tune
 from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.evaluation.patients import run_patient
@@ -18,7 +20,9 @@ from histobench.roi.evaluation.target_tasks import run_target
 from histobench.roi.evaluation.zero_shot_task import zero_shot_outcome
 from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
+from histobench.roi.protocols.few_shot import few_shot_settings, possible_settings
 from histobench.roi.protocols.knn import knn, prototype, retrieval
+from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
 from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import (
     FEW_SHOT,
@@ -66,6 +70,49 @@ def run_retrieval(context: Context) -> Iterable[TaskResult]:
     result = TaskResult.scored(outcome, context.predictions(outcome))
     own = {name: Score(value) for name, value in scores.items()}
     yield replace(result, scores={**result.scores, **own})
+
+
+def run_few_shot(context: Context) -> Iterable[TaskResult]:
+    """Episodes with a few training images per class, for every way and shot."""
+    if context.preset.few_shot == "voted":
+        yield from _voted_few_shot(context)
+        return
+    request, options = context.request, context.request.options
+    _, counts = np.unique(context.train.labels.numpy(), return_counts=True)
+    ways, shots, warnings = possible_settings(
+        len(counts), int(counts.min()), options.n_way, options.n_shot, use_all_way=options.use_all_way
+    )
+    if not (settings := list(product(ways, shots))):
+        raise TaskSkippedError("; ".join(warnings) or "no way and shot fits the training set")
+    played = few_shot_settings(
+        *context.data,
+        request.test.labels,
+        settings=settings,
+        n_iter=options.n_iter,
+        seed=request.seed,
+        keep_probabilities=options.keep_probabilities,
+        **context.common,
+    )
+    labels = request.test.labels.numpy()
+    for number, setting in enumerate(played):
+        log_odds = None if setting.probabilities is None else log_odds_of(setting.probabilities)
+        yield TaskResult.averaged(
+            context.predictions(setting.outcome, episodes=setting.episodes_per_image),
+            setting.episode_metrics,
+            EpisodePredictions(setting.votes, labels, setting.episodes.classes, log_odds),
+            setting=f"{setting.way}way_{setting.shot}shot",
+            notes=tuple(warnings) if number == 0 else (),
+        )
+
+
+def _voted_few_shot(context: Context) -> Iterable[TaskResult]:
+    _, counts = np.unique(context.train.labels.numpy(), return_counts=True)
+    for shot in (shot for shot in thunder.SHOTS if shot <= counts.min()):
+        outcome = thunder.voted_simple_shot(
+            *context.data, shot=shot, seed=context.request.seed, **context.common
+        )
+        setting = f"{outcome.info['way']}way_{shot}shot"
+        yield TaskResult.scored(outcome, context.predictions(outcome), setting=setting)
 
 
 #: The tasks of the catalogue, each with what runs it.

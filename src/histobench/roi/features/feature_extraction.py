@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from histobench.core.claim import exclusive, holder_of
 from histobench.core.devices import cpu_kind, resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError, error_text
 from histobench.core.files import check_writable
@@ -31,7 +29,7 @@ from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
-from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
+from histobench.roi.encoders.registry import EncoderRecipe, check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Keys, take_inventory
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
@@ -48,10 +46,8 @@ from histobench.roi.features.inference.forward import resolve_precision
 from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import open_pool, useful_workers
-from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.multi_device import DeviceProcess, Share, share_shards
 from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     VERSIONS,
     Extraction,
@@ -68,8 +64,6 @@ log = logging.getLogger(__name__)
 TRIAL_IMAGES = 32
 #: Cached images that are computed again without a word.
 FEW = 32
-#: Shards of which a copy on this machine's own disk is made at a time.
-SHARDS_PER_COPY = 8
 
 
 def extract(
@@ -86,8 +80,7 @@ def extract(
     `recheck` cached images, drawn at random, are computed again and compared; if one differs, the cached set
     is discarded. `auto` takes 8, and of a user's own encoder as many as find a change of 1 % of the images
     with a chance of 95 % (300 of a large set).
-    `no_cache` neither uses cached features nor keeps any. With `stage` ("local", or a folder by its full
-    path) images are copied to this machine's own disk before they are decoded, and removed from there.
+    `no_cache` neither uses cached features nor keeps any.
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (see `core.folders.cache_dir`) as they are made, so that a killed run goes on where it
@@ -108,7 +101,6 @@ def extract(
     for weights in {recipe.weights for recipe in recipes}:
         check_distinct_weights((recipe.name for recipe in recipes if recipe.weights == weights), weights)
     save_dir, root = Path(save_dir), cache_dir()
-    began = time.perf_counter()
     with ExitStack() as stack:
         if chosen.no_cache:
             save_dir.mkdir(parents=True, exist_ok=True)
@@ -133,7 +125,6 @@ def extract(
                         key for image, key in plan.contents.of(written.split) if image not in problems
                     )
                 ),
-                wall_seconds=time.perf_counter() - began,
                 forward_seconds=seconds.get(place, 0.0),
             )
             for place, (planned, state) in enumerate(zip(plan.encoders, job.states, strict=True))
@@ -167,11 +158,10 @@ class Extractor:
         self.save_dir = save_dir
         self.settings = settings
         self.progress = progress
-        self.device = resolve_device(settings.devices[0])
+        self.device, *_ = map(resolve_device, settings.devices)
         self.root = root
         #: Encoders by their place in the plan, if they are kept.
         self.states: list[EncoderState] = []
-        self.not_staged = ""
         self._keep, self._tolerant = keep, tolerant
         self._failures: dict[str, str] = {}
         self._files: dict[Path, str] = {}
@@ -179,7 +169,7 @@ class Extractor:
         self._ready: DeviceRunner | None = None
 
     def close(self) -> None:
-        """End the loading workers, and let other runs compute with the same encoders."""
+        """End the loading workers."""
         self._open.close()
 
     def plan(self) -> ExtractionPlan:
@@ -204,15 +194,11 @@ class Extractor:
         self._open.callback(inventory.close)
         for text in copies_in(self.dataset, inventory.contents.copies):
             log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
-        found = self._checked(made)
-        if self._keep:
-            found = iter(kept := list(found))
-            self._wait_for_others([state for _, state in kept])
         planned: list[PlannedEncoder] = []
         wanted = np.zeros(len(self._keys), np.bool_)
 
         def missing() -> Iterator[Keys]:
-            for item, state in found:
+            for item, state in self._checked(made):
                 with self._noting_failures(item):
                     lacks = self._lacks(state.cache)
                     lacking = self._keys if lacks.all() else Keys(self._keys.data[lacks])
@@ -316,27 +302,6 @@ class Extractor:
         cache = RowCache(self.root, description)
         return _of_this_cpu(cache) if torch.device(self.device).type == "cpu" else cache
 
-    def _wait_for_others(self, states: Sequence[EncoderState]) -> None:
-        """Wait for other runs that compute with the same encoders: what they make need not be made twice.
-
-        Two that computed the same images at once would also differ in the last bits, as batches do.
-        """
-        lacking = [state for state in states if self._lacks(state.cache).any()]
-        # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
-        by_cache = {state.cache.fingerprint: state for state in lacking}
-        for _, state in sorted(by_cache.items()):
-            lock = state.cache.folder / ".computing.lock"
-            self._open.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
-        for state in lacking:
-            state.cache.refresh()
-            state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
-
-    def _say_waiting(self, state: EncoderState, lock: Path) -> None:
-        holder = holder_of(lock) or {}
-        began = time.strftime("%H:%M:%S", time.localtime(holder.get("since", time.time())))
-        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}, since {began}"
-        self.progress.say(f"{state.encoder.name}: waiting for another run that computes its features ({who})")
-
     def _check_files(self, state: EncoderState) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""
         for split in (split for split in SPLITS if self.dataset.splits.get(split)):
@@ -372,8 +337,6 @@ class Extractor:
             log.warning(text)
         else:
             self.progress.say(text)
-        if difference.by_chance:
-            return state
         state.cache.discard(difference.digest)
         return self._state(state.encoder)
 
@@ -395,7 +358,7 @@ class Extractor:
     def compute(self, shards: Sequence[Shard]) -> dict[bytes, str]:
         """Compute shards of the plan; return every image that is known to be bad."""
         refs: Mapping[bytes, ImageRef] = self._inventory.refs
-        bad = {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
+        bad = self._known_bad()
         if not shards:
             return bad
         runner, plan = self.runner, self.planned
@@ -404,10 +367,8 @@ class Extractor:
         shares = share_shards(shards, len(self.settings.devices))
         known_bad = bool(bad or plan.unreadable)
         others: list[DeviceProcess] = []
-        copies = LocalCopies(self.settings.stage) if self.settings.stage else None
         self.progress.begin(f"{self.dataset.name} x {names}", sum(len(shard.keys) for shard in shards))
         try:
-            refs = refs if copies is None else self._copied(copies, shards)
             for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
                 if share:
                     work = Share(
@@ -418,33 +379,35 @@ class Extractor:
                         settings=replace(self.settings, device=device),
                         workers=self._pool.workers,
                         threads=plan.threads,
-                        known_bad=known_bad,
                     )
                     others.append(DeviceProcess(work, self.progress))
-            bad |= runner.run(
-                shares[0],
-                refs,
+            run = partial(
+                runner.run,
+                refs=refs,
                 stop_at_bad=self.settings.on_bad_image == "stop",
                 known_bad=known_bad,
                 progress=self.progress,
             )
+            bad |= run(shares[0])
             for process in others:
-                bad |= process.wait()
-                for place, reason in process.failures.items():
-                    if not self._tolerant:
-                        raise HistobenchError(reason)
-                    runner.failures[place] = reason
+                process.wait()
+            for place in places if others else ():
+                self.states[place].cache.refresh()
+            if rest := runner.lacking([shard for share in shares[1:] for shard in share]):
+                bad |= run(rest)
         except KeyboardInterrupt as error:
             raise InterruptedWorkError(self._kept(places)) from error
         finally:
             for process in others:
                 process.stop()
-            if copies is not None:
-                copies.remove()
             self.progress.end()
         for place in places:
             self.states[place].cache.refresh()
-        return bad
+        return bad | self._known_bad()
+
+    def _known_bad(self) -> dict[bytes, str]:
+        refs = self._inventory.refs
+        return {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
 
     def _kept(self, places: Sequence[int]) -> str:
         """What is in the cache when the run is interrupted."""
@@ -458,18 +421,6 @@ class Extractor:
                 f"{kept} of {len(self._keys)} images of {self.dataset.name} x {state.encoder.name} are kept"
             )
         return "; ".join(messages)
-
-    def _copied(self, copies: LocalCopies, shards: Sequence[Shard]) -> dict[bytes, ImageRef]:
-        """Where the images are read from: copies of some shards each, as far as there is room for them."""
-        self.progress.say(f"copying images to {copies.folder}")
-        refs: dict[bytes, ImageRef] = {}
-        for start in range(0, len(shards), SHARDS_PER_COPY):
-            some = (key for shard in shards[start : start + SHARDS_PER_COPY] for key in shard.keys)
-            refs |= copies.refs([key for key in some if key not in refs], self._inventory.refs)
-        if copies.reason:
-            self.not_staged = copies.reason
-            self.progress.say(f"images are read where they are: {copies.reason}")
-        return refs
 
 
 def _of_this_cpu(cache: RowCache) -> RowCache:

@@ -1,28 +1,26 @@
-"""Several devices on one machine: each has a process that computes its share of the shards.
+"""Several devices on one machine: each has a process that computes a share of the shards into the cache.
 
-A shard does not depend on where it is computed: the processes meet only in the
-cache. This module is both sides: `DeviceProcess` starts one, `python -m` with its name is one.
+A shard does not depend on where it is computed. What a process has not done when it ends, because an image is
+bad or because it died, is left to the first device.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import torch
 
 from histobench.core.devices import resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError
-from histobench.core.progress import Progress
+from histobench.core.progress import Progress, Silent
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.own_encoder import check_same
 from histobench.roi.features.cache.row_cache import RowCache
@@ -44,94 +42,53 @@ class Share:
     settings: Settings
     workers: int
     threads: int
-    known_bad: bool
 
 
 class DeviceProcess:
-    """A process for one device; `wait` gives the bad images it met, and then `failures` the encoders."""
+    """A process for one device, which runs this module: its share goes in by a pipe, counts come back."""
 
     def __init__(self, share: Share, progress: Progress) -> None:
-        self.device = share.settings.device
-        self._progress = progress
-        self.failures: dict[int, str] = {}
-        self._bad: dict[bytes, str] = {}
-        self._error: str | None = None
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "histobench.roi.features.multi_device"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": path},
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
         assert self._process.stdin is not None
-        try:
+        self._reader = threading.Thread(target=self._count, args=(progress,), daemon=True)
+        self._reader.start()
+        with suppress(BrokenPipeError):  # it has died already
             pickle.dump(share, self._process.stdin)
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has died already, which `wait` reports
 
-    def wait(self) -> dict[bytes, str]:
+    def wait(self) -> None:
         """Wait for the end; what it has finished is in the cache."""
         self._reader.join()
-        code = self._process.wait()
-        if self._error is not None:
-            raise HistobenchError(f"on {self.device}: {self._error}")
-        if code != 0:
-            raise HistobenchError(
-                f"the process on {self.device} died (exit code {code}); what it finished is kept, run again"
-            )
-        return self._bad
+        self._process.wait()
 
     def stop(self) -> None:
         """End it, if it is still there."""
-        if self._process.poll() is None:
-            self._process.kill()
+        self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
 
-    def _read(self) -> None:
+    def _count(self, progress: Progress) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # something a library printed
-            if "advance" in message:
-                self._progress.advance(int(message["advance"]))
-            elif "bad" in message:
-                self._bad = {bytes.fromhex(key): str(why) for key, why in message["bad"].items()}
-                self.failures = {int(place): f"on {self.device}: {why}" for place, why in message["failures"]}
-            elif "error" in message:
-                self._error = str(message["error"])
+            progress.advance(int(line))
 
 
-class _Reports:
-    """Progress as lines of JSON to the parent."""
+class _Counts(Silent):
+    """Progress as lines to the parent."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def begin(self, what: str, total: int) -> None:
-        """Nothing: the parent has announced the whole."""
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
     def advance(self, count: int) -> None:
-        """Tell the parent."""
-        self.send({"advance": count})
-
-    def end(self) -> None:
-        """Nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._stream.write(json.dumps(message).encode() + b"\n")
-        self._stream.flush()
+        os.write(self._descriptor, b"%d\n" % count)
 
 
 def planned_runner(
@@ -167,10 +124,10 @@ def share_shards(shards: Sequence[Shard], devices: int) -> list[list[Shard]]:
     return [list(shards[start::devices]) for start in range(devices)]
 
 
-def main() -> int:
-    """Read a share from standard input, compute it, report on standard output."""
-    reports = _Reports(sys.stdout.buffer)
-    sys.stdout = sys.stderr  # what libraries print must not mix with the reports
+def main() -> None:
+    """Read a share from standard input, compute it, and count images on standard output."""
+    counts = _Counts(os.dup(1))
+    os.dup2(2, 1)  # what libraries print must not mix with the counts
     share: Share = pickle.load(sys.stdin.buffer)  # from the parent, through its own pipe
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
@@ -183,20 +140,9 @@ def main() -> int:
                 threads=share.threads,
             )
         ) as runner:
-            bad = runner.run(
-                runner.lacking(share.shards),
-                share.refs,
-                stop_at_bad=share.settings.on_bad_image == "stop",
-                known_bad=share.known_bad,
-                progress=reports,
-            )
+            runner.run(runner.lacking(share.shards), share.refs, stop_at_bad=False, progress=counts)
     except (HistobenchError, OSError) as error:
-        reports.send({"error": str(error)})
-        return 2
-    reports.send(
-        {"bad": {key.hex(): why for key, why in bad.items()}, "failures": list(runner.failures.items())}
-    )
-    return 0
+        sys.exit(f"{share.settings.device}: {error}; the first device goes on")
 
 
 def _die_with_parent() -> None:
@@ -206,4 +152,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,6 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import SPLITS, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
 from histobench.roi.features.cache.content_hashes import Contents
@@ -20,7 +21,6 @@ from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.fingerprint import LIBRARIES, feature_set_fingerprint, versions
 from histobench.roi.features.inference.device_runner import PRECISION, EncoderState
 from histobench.roi.features.inference.shards import Shard
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
 #: Under this name a cache keeps the versions of the libraries under which its rows were last computed or
@@ -42,30 +42,8 @@ class Extraction:
     fingerprint: str
     #: (image, reason) of what was left out.
     skipped: tuple[tuple[str, str], ...] = ()
-    #: Of the whole run: seconds from start to end, and seconds the device spent in this encoder.
-    wall_seconds: float = 0.0
+    #: Of the whole run: seconds the device spent in this encoder.
     forward_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class EncoderFacts:
-    """What a feature file says about its encoder."""
-
-    asked: str
-    name: str
-    #: As it stands in file names.
-    model: str
-    dim: int
-    size: int | str
-    origin: str
-
-    @classmethod
-    def of(cls, encoder: BasePatchEncoder, asked: str) -> EncoderFacts:
-        """The facts of an encoder that was asked for by the name `asked`."""
-        size = size_of(encoder)
-        return cls(
-            asked, encoder.name, model_name(encoder), int(encoder.embed_dim), size, str(encoder.origin or "")
-        )
 
 
 def problems_of(
@@ -90,7 +68,12 @@ class PlannedEncoder:
 
     #: None if the encoder exists in this process only.
     recipe: EncoderRecipe | None
-    facts: EncoderFacts
+    #: The name by which it was asked for, which may be an alias; its own, and that of file names.
+    asked: str
+    name: str
+    model: str
+    size: int | str
+    origin: str
     #: What the features depend on besides the image; it names the cache.
     description: dict[str, Any]
     #: Precision, batch and compilation as decided.
@@ -110,7 +93,11 @@ class PlannedEncoder:
             pixels = f"{transform.resize} {transform.crop} {transform.interpolation} {transform.squash}"
         return cls(
             given if isinstance(given, EncoderRecipe) else None,
-            EncoderFacts.of(state.encoder, given.name),
+            given.name,
+            state.encoder.name,
+            model_name(state.encoder),
+            size_of(state.encoder),
+            str(state.encoder.origin or ""),
             state.cache.description,
             dict(state.record),
             state.job,
@@ -127,7 +114,7 @@ class PlannedEncoder:
     def from_note(cls, note: Mapping[str, Any]) -> PlannedEncoder:
         """What `asdict` gave."""
         plain = dict(note)
-        return cls(EncoderRecipe(**plain.pop("recipe")), EncoderFacts(**plain.pop("facts")), **plain)
+        return cls(EncoderRecipe(**plain.pop("recipe")), **plain)
 
 
 @dataclass(frozen=True)
@@ -161,7 +148,8 @@ def write_splits(
             f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
             "what has been computed is kept"
         )
-    facts, record = planned.facts, cache.decision(PRECISION) | cache.decision(planned.job)
+    record = cache.decision(PRECISION) | cache.decision(planned.job)
+    dim = int(planned.description["dim"])
     # Rows that were made anew under the same description are another set for all that comes after.
     generation = cache.content if settings.no_cache else cache.generation
     written = []
@@ -172,14 +160,14 @@ def write_splits(
         images, rows = [image for image, _ in pairs], [key for _, key in pairs]
         skipped = tuple((image.name, problems[image]) for image in dataset.splits[split] if image in problems)
         name = feature_set_fingerprint(cache.fingerprint + generation, rows)
-        path = save_dir / file_name(dataset.name, facts.model, facts.size, split)
+        path = save_dir / file_name(dataset.name, planned.model, planned.size, split)
         metadata = {
             "dataset": dataset.name,
             "split": split,
             "classes": list(dataset.classes),
-            "encoder": facts.name,
-            "size": facts.size,
-            "dim": facts.dim,
+            "encoder": planned.name,
+            "size": planned.size,
+            "dim": dim,
             "precision": str(record.get("precision", planned.description["precision"])),
             "fingerprint": name,
             "encoder_fingerprint": cache.fingerprint,
@@ -189,11 +177,11 @@ def write_splits(
             "skipped": [{"image": image, "reason": why} for image, why in skipped],
             "versions": versions(),
         }
-        if facts.origin:
-            metadata["origin"] = facts.origin
-        assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path, target=dataset.target)
+        if planned.origin:
+            metadata["origin"] = planned.origin
+        assemble(cache, images, rows, dim=dim, metadata=metadata, path=path, target=dataset.target)
         record_set(cache.root, name, metadata, path, len(images))
-        written.append(Extraction(facts.name, facts.asked, split, path, len(images), 0, name, skipped))
+        written.append(Extraction(planned.name, planned.asked, split, path, len(images), 0, name, skipped))
     here = versions(*LIBRARIES)
     is_compared = "family" in planned.description["identity"] and settings.recheck != 0
     if is_compared and cache.decision(VERSIONS) != here:

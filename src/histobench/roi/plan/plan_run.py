@@ -17,8 +17,7 @@ from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt, split_words
 from histobench.roi.encoders.own_name import check_labels, is_computed, label_of
-from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
-from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.encoders.registry import EncoderRecipe, check_distinct_weights, require_encoders
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome

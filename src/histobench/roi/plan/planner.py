@@ -153,8 +153,8 @@ def _tiles_per_image(dataset: RoiDataset, job: ExtractionEstimate, plan: Plan) -
 def with_measured(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str) -> list[ExtractionEstimate]:
     """Fill in what was measured in the results folder before, or is measured now where nothing is known."""
     from histobench.core.devices import device_name
+    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.inference.device_runner import seconds_per_image
-    from histobench.roi.features.settings import EncoderRecipe
     from histobench.roi.plan.speeds import read_speeds
 
     name = device_name(device)

@@ -72,10 +72,9 @@ def run_stress(
     A linear probe (preset `uni`) is trained once on unchanged training images. Features are computed in
     float32 without the fast paths of the extraction, so that no other difference is between two features.
     """
-    from histobench.roi.encoders.registry import create_encoder
+    from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
-    from histobench.roi.features.settings import EncoderRecipe
 
     for split in ("train", "test"):
         if not dataset.splits.get(split):

@@ -1,4 +1,4 @@
-"""Files of a dataset: from their hosts or a mirror, checked by size and hash, several at a time."""
+"""Files of a dataset: from their hosts, checked by size and hash, several at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote
 
 from histobench.core.errors import HistobenchError
 from histobench.core.http import (
@@ -25,8 +24,6 @@ from histobench.core.http import (
 )
 from histobench.roi.registry.dataset_entry import RemoteFile, size_in_words
 
-#: A mirror: a folder or a base address below which `<dataset>/<file>` lies.
-MIRROR_VARIABLE = "HISTOBENCH_DATA_MIRROR"
 _CHUNK = 1 << 20
 _AT_ONCE = 4
 #: How files begin whose checksum no one published: what is something else is not kept.
@@ -94,31 +91,11 @@ class Fetcher:
         if target.exists():
             return self.check(target, file, keep=True)
         part = target.with_name(f"{target.name}.part")
-        self._bring(self._source(file), part, file)
+        self._bring(part, file)
         found = self.check(part, file, keep=False)
         os.replace(part, target)
         note_of(part).unlink(missing_ok=True)
         return replace(found, path=target)
-
-    def take_from_mirror(self, file: RemoteFile) -> None:
-        """Put a file that comes by form in place from the mirror, if there is one that has it.
-
-        The name may be a pattern; the names behind it are known of a mirror that is a folder alone.
-        """
-        mirror = os.environ.get(MIRROR_VARIABLE)
-        if not mirror:
-            return
-        sources: list[tuple[str, str | Path]] = []
-        if "://" not in mirror:
-            found = sorted((Path(mirror).expanduser() / self.dataset).glob(file.name))
-            sources = [(source.name, source) for source in found if source.is_file()]
-        elif not any(sign in file.name for sign in "*?["):
-            sources = [(file.name, self._source(file))]
-        for name, source in sources:
-            if not (self.folder / name).exists():
-                part = self.folder / f"{name}.part"
-                self._bring(source, part, file)
-                os.replace(part, self.folder / name)
 
     def check(self, path: Path, file: RemoteFile, *, keep: bool) -> Fetched:
         """Compare size and checksums with what is published; a wrong file is an error that names both.
@@ -147,42 +124,24 @@ class Fetcher:
             raise _refused(path, f"{file.name}: {wrong[0]}{looks}", keep, _how_to_accept(sha256))
         return Fetched(path, size, md5, sha256, file.pinned)
 
-    def _bring(self, source: str | Path, part: Path, file: RemoteFile) -> None:
+    def _bring(self, part: Path, file: RemoteFile) -> None:
         """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
-        if isinstance(source, Path):
-            if not source.is_file():
-                raise HistobenchError(
-                    f"the mirror has no {source}; unset {MIRROR_VARIABLE}, or put the file there"
-                )
-            shutil.copyfile(source, part)
-            if self.progress:
-                self.progress(file.name, part.stat().st_size, file.bytes)
-            return
-        size = None if self.accept else file.bytes
+        if file.url is None:
+            raise HistobenchError(
+                f"{self.dataset}: {file.name} has no public address; see: histobench data show {self.dataset}"
+            )
         try:
             transfer(
-                source,
+                file.url,
                 part,
                 name=file.name,
-                size=size,
+                size=None if self.accept else file.bytes,
                 progress=self.progress,
                 pause=self.pause,
                 stop=self.stop,
             )
         except OtherSizeError as error:
             raise HistobenchError(f"{error}{_how_to_accept('SHA256 (of the file offered)')}") from error
-
-    def _source(self, file: RemoteFile) -> str | Path:
-        mirror = os.environ.get(MIRROR_VARIABLE)
-        if mirror and "://" in mirror:
-            return f"{mirror.rstrip('/')}/{quote(self.dataset)}/{quote(file.name)}"
-        if mirror:
-            return Path(mirror).expanduser() / self.dataset / file.name
-        if file.url is None:
-            raise HistobenchError(
-                f"{self.dataset}: {file.name} has no public address; see: histobench data show {self.dataset}"
-            )
-        return file.url
 
     def _check_space(self, files: Sequence[RemoteFile]) -> None:
         needed, free = missing_bytes(files, self.folder), shutil.disk_usage(self.folder).free

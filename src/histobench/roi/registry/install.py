@@ -200,9 +200,6 @@ def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
 def _placed_by_hand(entry: PublicDataset, fetcher: Fetcher) -> list[Fetched]:
     downloads = fetcher.folder
     downloads.mkdir(parents=True, exist_ok=True)
-    for file in entry.files:
-        if not list(downloads.glob(file.name)):
-            fetcher.take_from_mirror(file)
     # A name may be a pattern: the parts of an archive are not always known beforehand.
     found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
     if not all(found.values()):

@@ -13,12 +13,12 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import await_file, read_note
 from histobench.roi.comparison.bootstrap_intervals import write_all_intervals
 from histobench.roi.data.source import DatasetSource
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.evaluation.context import rows_of
 from histobench.roi.evaluation.evaluation_request import FILE, EvaluationRequest, ImageRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate, evaluate_on_images
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, load
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings, scheme_of
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files

@@ -22,6 +22,7 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import is_computed, names_features
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.features.cache.content_hashes import Keys
 from histobench.roi.features.cache.row_cache import RowCache
 from histobench.roi.features.feature_extraction import Extractor
@@ -29,9 +30,7 @@ from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import DeviceRunner
 from histobench.roi.features.inference.shards import Shard
 from histobench.roi.features.loading.loader import useful_workers
-from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.multi_device import planned_runner
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.shard_plan import (
     Extraction,
     ExtractionPlan,
@@ -136,7 +135,7 @@ def shard_units(
                     "first": [position for position in positions if position not in started],
                 }
                 started.update(positions)
-                names = ", ".join(plan.encoders[position].facts.asked for position in positions)
+                names = ", ".join(plan.encoders[position].asked for position in positions)
                 units.append(Unit("shards", unit.dataset, names, spec, (unit.id,)))
             row = end
     return units
@@ -163,7 +162,7 @@ def open_runner(
     encoders = {place: _planned(prepared, place) for place in unit.spec["encoders"]}
     for encoder in encoders.values():  # its file is run: no output may name another one than the plan
         if encoder.recipe is None or asdict(encoder.recipe) not in asked["recipes"]:
-            raise HistobenchError(f"{encoder.facts.asked} is not in the plan of this run; start a new run")
+            raise HistobenchError(f"{encoder.asked} is not in the plan of this run; start a new run")
     settings = Settings(**{**asked["settings"], "on_bad_image": "skip"})
     return planned_runner(
         encoders,
@@ -187,12 +186,10 @@ def compute_shards(
     units: Sequence[Unit],
     work: Extractor | DeviceRunner,
     progress: Progress,
-    copies: LocalCopies | None,
 ) -> None:
     """Compute the rows of units that are not in the cache; note what became of each unit.
 
-    `work` is what has planned them in this process, else encoders that were made for them. Then images are
-    read from `copies` on this machine's own disk, where there are to be any.
+    `work` is what has planned them in this process, else encoders that were made for them.
     """
     runner = work.runner if isinstance(work, Extractor) else work
     for state in runner.states.values():
@@ -203,10 +200,8 @@ def compute_shards(
     lacking: dict[str, list[Shard]] = {}
     for unit in units:
         shards = _shards_of(folder, unit, work, refs)
-        keys_of[unit.id] = keys = [key for shard in shards for key in shard.keys]
+        keys_of[unit.id] = [key for shard in shards for key in shard.keys]
         lacking[unit.id] = runner.lacking(shards)
-        if lacking[unit.id] and copies is not None:
-            refs |= copies.refs(keys, refs)  # of the whole unit: other encoders have units of the same images
     every = [shard for shards in lacking.values() for shard in shards]
     if isinstance(work, Extractor):
         bad = work.compute(every)
@@ -231,7 +226,7 @@ def compute_shards(
             # Found while others were decoded only, or perhaps only now: no cache keeps them.
             bad={key.hex(): bad[key] for key in lost if key in bad},
             failures={
-                _planned(prepared, place).facts.asked: runner.failures[place]
+                _planned(prepared, place).asked: runner.failures[place]
                 for place in unit.spec["encoders"]
                 if place in runner.failures
             },
@@ -243,7 +238,6 @@ def compute_shards(
             seconds={str(p): 0.0 if number else runner.seconds[p] - before[p] for p in places},
             host=socket.gethostname(),
             device=device_name(runner.device) if is_timed else "",
-            not_staged=work.not_staged if isinstance(work, Extractor) else copies.reason if copies else "",
         )
 
 
@@ -291,7 +285,7 @@ def write_feature_files(
     if asked in prepared["failures"]:
         raise HistobenchError(prepared["failures"][asked])
     every = [_planned(prepared, place) for place in range(len(prepared.get("encoders", ())))]
-    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.facts.asked == asked]
+    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.asked == asked]
     if not named:
         raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
     place, planned = named[0]

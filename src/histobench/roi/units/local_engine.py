@@ -86,7 +86,7 @@ def _fitting(folder: RunFolder, processes: int) -> int:
         note = (folder.output(unit.id) or {}) if unit.kind == "prepare" else {}
         for encoder in note.get("encoders", ()):
             images = _size(folder.path / "images" / f"{unit.id}.keys") // 32
-            sizes.append(4 * images * int(encoder["facts"]["dim"]))
+            sizes.append(4 * images * int(encoder["description"]["dim"]))
         if unit.kind == "features" and names_features(unit.encoder):
             place = elsewhere_path(unit.encoder)
             files = files_below(place, "", deep=False) if place.is_dir() else [place]

@@ -73,8 +73,6 @@ class Status:
     images_per_second: float | None
     seconds_left: float | None
     logs: tuple[Path, ...]
-    #: Why images were read where they are, though the plan has them copied -> units.
-    not_staged: Counter[str]
     #: Units that seem to hang, in words.
     hung: tuple[str, ...]
 
@@ -90,7 +88,6 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
     cells: dict[tuple[str, str], tuple[Counter[str], list[str]]] = {}
     states: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
-    not_staged: Counter[str] = Counter()
     hung: list[str] = []
     computed, seconds = 0, 0.0
     for unit in units:
@@ -113,7 +110,6 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
             note = folder.output(unit.id) or {}
             computed += sum(note.get("computed", {}).values())
             seconds += sum(note.get("seconds", {}).values())
-            not_staged.update([note["not_staged"]] if note.get("not_staged") else [])
     return Status(
         folder.path,
         folder.engine,
@@ -127,7 +123,6 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
         computed / seconds if seconds > 0 else None,
         None if any(hung) else _left(folder, units, states),
         tuple(sorted((folder.path / "logs").glob("*.log"))),
-        not_staged,
         tuple(filter(None, hung)),
     )
 

@@ -14,9 +14,9 @@ from histobench.core.files import read_note
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import is_computed
+from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.evaluation.evaluation_request import FILE, damaged_in
 from histobench.roi.features.fingerprint import LIBRARIES, fingerprint, versions
-from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.task_catalogue import ZERO_SHOT
 from histobench.roi.units.planned_images import order_of
 from histobench.work.run_folder import DONE, RunFolder, Unit

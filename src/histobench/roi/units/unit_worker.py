@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.features.feature_extraction import Extractor
     from histobench.roi.features.inference.device_runner import DeviceRunner
-    from histobench.roi.features.loading.local_copies import LocalCopies
 
 
 class WorkerStoppedError(Exception):
@@ -38,8 +37,6 @@ class UnitWorker:
         self._job: Extractor | None = None
         #: The dataset of the unit that has prepared it, read last.
         self._loaded: tuple[str, RoiDataset] | None = None
-        #: The unit that has prepared a dataset -> copies of its images on this machine.
-        self._copies: dict[str, LocalCopies] = {}
 
     def perform(self, units: Sequence[Unit]) -> None:
         """Do the units of one batch; one that cannot be done has an output that says why."""
@@ -69,27 +66,13 @@ class UnitWorker:
                 self.folder.fail(unit, reason)
 
     def close(self) -> None:
-        """Let go of the device, and of copies of images that no one needs any more."""
+        """Let go of the device."""
         if self._runner is not None:
             self._runner.close()
             self._runner, self._batch = None, ()
         if self._job is not None:
             self._job.close()
             self._job = None
-        for prepare in self._computed() if self._copies else []:
-            self._copies.pop(prepare).remove()
-
-    def _computed(self) -> list[str]:
-        """Of the datasets with copies those whose shards all have an output; none where that is not read."""
-        try:
-            self.folder.refresh()
-            return [
-                prepare
-                for prepare in self._copies
-                if all(self.folder.state(shard.id) is not None for shard in self.folder.found_by(prepare))
-            ]
-        except (HistobenchError, OSError):
-            return []
 
     def _is_blocked(self, unit: Unit) -> bool:
         """Whether it waits for something that failed; the failure itself is reported there."""
@@ -139,14 +122,13 @@ class UnitWorker:
         planning = self.folder.unit(units[0].spec["prepare"])
         prepared = self._output(planning.id)
         work: Extractor | DeviceRunner | None = self._job
-        copies = None
         if work is None:
             if self._runner is None or self._batch != self.folder.batch_of(units[0]):
                 self.close()
                 self._runner = open_runner(self.folder, prepared, units[0], planning.spec)
                 self._batch = self.folder.batch_of(units[0])
-            work, copies = self._runner, self._copies_of(planning)
-        compute_shards(self.folder, prepared, units, work, self._progress, copies)
+            work = self._runner
+        compute_shards(self.folder, prepared, units, work, self._progress)
 
     def _data(self, planning: Unit) -> RoiDataset:
         """The dataset of a unit that prepares it."""
@@ -201,17 +183,6 @@ class UnitWorker:
             if not Path(file["path"]).resolve().is_relative_to(folder):
                 raise HistobenchError(f"{file['path']} is not in {folder}, where this run has its features")
         return found
-
-    def _copies_of(self, prepare: Unit) -> LocalCopies | None:
-        """The copies of a dataset that are to be made on this machine, if any are."""
-        from histobench.roi.features.loading.local_copies import LocalCopies
-
-        stage = prepare.spec["settings"].get("stage")
-        if stage and prepare.id not in self._copies:
-            self._copies[prepare.id] = copies = LocalCopies(stage)
-            if copies.reason:
-                self._say(f"images are read where they are: {copies.reason}")
-        return self._copies.get(prepare.id)
 
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)

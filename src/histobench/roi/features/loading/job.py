@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,10 +32,6 @@ class HashJob:
 
     refs: tuple[ImageRef, ...]
 
-    def one(self, index: int) -> HashJob:
-        """The part of the job that is about a single image."""
-        return HashJob((self.refs[index],))
-
 
 @dataclass(frozen=True)
 class DecodeJob:
@@ -45,10 +41,6 @@ class DecodeJob:
     start: int
     refs: tuple[ImageRef, ...]
     keys: tuple[bytes, ...]
-
-    def one(self, index: int) -> DecodeJob:
-        """The part of the job that is about a single image."""
-        return replace(self, start=self.start + index, refs=(self.refs[index],), keys=(self.keys[index],))
 
 
 Job = HashJob | DecodeJob
@@ -102,16 +94,14 @@ def _decoded(
 
 
 def _contents(ref: ImageRef, key: bytes) -> bytes | Failure:
-    """The bytes that were hashed; of a copy that is gone or damaged, those of the original."""
+    """The bytes that were hashed."""
     try:
         data = ref.read()
     except OSError as error:
-        failure = Failure(reason_of(error, ref), lasting=False)
-    else:
-        if digest(data) == key:
-            return data
-        failure = Failure("the file changed while it was being used; run again", lasting=False)
-    return _contents(ref.original, key) if ref.original is not None else failure
+        return Failure(reason_of(error, ref), lasting=False)
+    if digest(data) == key:
+        return data
+    return Failure("the file changed while it was being used; run again", lasting=False)
 
 
 def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:

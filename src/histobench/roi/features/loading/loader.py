@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,10 +26,8 @@ Pool = ProcessPool | ThreadPool
 
 
 def open_pool(workers: int, *, polite: bool = False) -> Pool:
-    """Processes where they can be had, else threads; polite ones leave the cores to the network."""
-    if workers > 0 and os.name == "posix":
-        return ProcessPool(workers, polite=polite)
-    return ThreadPool(workers)
+    """Processes, or threads of this one for 0; polite ones leave the cores to the network."""
+    return ProcessPool(workers, polite=polite) if workers > 0 else ThreadPool(workers)
 
 
 @dataclass(frozen=True)
@@ -134,8 +131,8 @@ class Loader:
             part = slice(start, start + size)
             job = DecodeJob(slot, start, request.refs[part], request.keys[part])
 
-            def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
-                self._note(batch, start + position, outcomes)
+            def done(outcomes: Sequence[Outcome], start: int = start) -> None:
+                self._note(batch, start, outcomes)
 
             self._pool.submit(job, done)
         return batch
@@ -167,9 +164,9 @@ class Hashing:
             self._left += len(refs)
         for start in range(0, len(refs), HASH_IMAGES):
 
-            def done(position: int, outcomes: Sequence[Outcome], start: int = first + start) -> None:
+            def done(outcomes: Sequence[Outcome], start: int = first + start) -> None:
                 with self._changed:
-                    self._results[start + position : start + position + len(outcomes)] = outcomes
+                    self._results[start : start + len(outcomes)] = outcomes
                     self._left -= len(outcomes)
                     self._changed.notify_all()
 
@@ -190,7 +187,5 @@ def useful_workers(asked: int, *, on_cpu: bool) -> int:
 
     With the network on the CPU the cores belong to it: one worker per two cores keeps it fed.
     """
-    if os.name == "nt":  # workers inherit descriptors, which Windows does not have
-        return 0
     cores = usable_cores()
     return min(asked, max(1, cores // 2) if on_cpu else cores)
