@@ -107,6 +107,21 @@ def test_the_look_can_be_left_out(
 
 
 @pytest.mark.slow
+def test_an_encoder_that_never_repeats_itself_is_told_and_not_computed_for_ever(
+    make_dataset: Make,
+    secret: EncoderRecipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = make_dataset(6, 3)
+    monkeypatch.setenv("NOISE", "1")
+    run(dataset, secret, tmp_path / "out")
+    assert [item.computed for item in run(dataset, secret, tmp_path / "out")] == [0, 0]
+    assert "is not deterministic" in caplog.text
+
+
+@pytest.mark.slow
 def test_without_the_cache_everything_is_computed_and_nothing_kept(
     make_dataset: Make, secret: EncoderRecipe, tmp_path: Path, own_cache: Path
 ) -> None:

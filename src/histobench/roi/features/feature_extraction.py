@@ -337,6 +337,8 @@ class Extractor:
             log.warning(text)
         else:
             self.progress.say(text)
+        if difference.by_chance:
+            return state
         state.cache.discard(difference.digest)
         return self._state(state.encoder)
 

@@ -46,6 +46,8 @@ class Difference:
 
     image: str
     apart: float
+    #: The encoder does not give the same features twice, so that nothing follows.
+    by_chance: bool
     #: The features as they are now, of all images that were looked at.
     rows: Rows
     #: With this the images were drawn.
@@ -59,6 +61,11 @@ class Difference:
     def message(self, state: EncoderState) -> str:
         """One line for the user: what differs, and what follows."""
         name = state.encoder.name or type(state.encoder).__name__
+        if self.by_chance:
+            return (
+                f"{name} is not deterministic: the features of {self.image} changed by "
+                f"{100 * self.apart:.2g}% between two passes; its cached features are used"
+            )
         return (
             f"{name}: it now gives other features than those in the cache ({self.image} differs by "
             f"{100 * self.apart:.2g}%; seed {self.seed}): the cached features of {len(state.cache.rows)} "
@@ -143,9 +150,12 @@ def compare_again(
     worst = int(apart.argmax())
     if apart[worst] <= 1:
         return None
+    some = [worst, *(row for row in range(min(len(seen), OF_THE_ZOO)) if row != worst)]
+    again, twice = _compute(state, [seen[row] for row in some], refs, device)
+    by_chance = len(twice) == len(some) and bool((_apart(again, fresh[some], state.arithmetic) > 1).any())
     length = max(float(np.linalg.norm(cached[worst])), 1e-12)
     distance = float(np.linalg.norm(cached[worst] - fresh[worst])) / length
-    return Difference(refs[seen[worst]].name, distance, fresh, seed)
+    return Difference(refs[seen[worst]].name, distance, by_chance, fresh, seed)
 
 
 def _compute(
