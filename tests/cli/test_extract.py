@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from PIL import Image
 from builders import MEAN_ENCODER
 from histobench.cli.extract import Lines
 from histobench.cli.main import main
+from histobench.core.claim import try_claim
 from histobench.roi.features.feature_file import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,3 +201,23 @@ def test_the_time_left_does_not_count_the_first_batch(
         lines.advance(8)
     told = [line for line in capsys.readouterr().err.splitlines() if line.endswith("s left")]
     assert told[0] == "tiles x own: 16/1024 images, 4.0 images/s, 252 s left"
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_says_for_which_process_and_since_when(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def held(path: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        claim = try_claim(path)
+        assert claim is not None
+        on_wait()
+        yield
+        claim.release()
+
+    monkeypatch.setattr("histobench.roi.features.feature_extraction.exclusive", held)
+    assert main(["extract", *arguments(data)]) == 0
+    said = capsys.readouterr()
+    waiting = rf"Mean: waiting for another run .*\(process {os.getpid()} on .*, since \d\d:\d\d:\d\d\)"
+    assert re.search(waiting, said.err + said.out)

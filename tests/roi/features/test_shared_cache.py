@@ -75,7 +75,7 @@ def test_a_lock_is_waited_for_and_does_without_where_there_can_be_none(tmp_path:
 
 
 @pytest.mark.nightly
-def test_two_runs_at_once_write_the_same_rows(tmp_path: Path) -> None:
+def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_path: Path) -> None:
     write_demo_dataset(tmp_path / "data", name="tiles", train_per_class=6, test_per_class=3, size=64)
     start = "import sys; from histobench.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", start, "run", "--data", str(tmp_path / "data" / "tiles.csv")]

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from histobench.core.claim import exclusive, holder_of
 from histobench.core.devices import cpu_kind, resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError, error_text
 from histobench.core.files import check_writable
@@ -169,7 +170,7 @@ class Extractor:
         self._ready: DeviceRunner | None = None
 
     def close(self) -> None:
-        """End the loading workers."""
+        """End the loading workers, and let other runs compute with the same encoders."""
         self._open.close()
 
     def plan(self) -> ExtractionPlan:
@@ -194,11 +195,15 @@ class Extractor:
         self._open.callback(inventory.close)
         for text in copies_in(self.dataset, inventory.contents.copies):
             log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
+        found = self._checked(made)
+        if self._keep:
+            found = iter(kept := list(found))
+            self._wait_for_others([state for _, state in kept])
         planned: list[PlannedEncoder] = []
         wanted = np.zeros(len(self._keys), np.bool_)
 
         def missing() -> Iterator[Keys]:
-            for item, state in self._checked(made):
+            for item, state in found:
                 with self._noting_failures(item):
                     lacks = self._lacks(state.cache)
                     lacking = self._keys if lacks.all() else Keys(self._keys.data[lacks])
@@ -301,6 +306,27 @@ class Extractor:
     def _cache(self, description: Mapping[str, Any]) -> RowCache:
         cache = RowCache(self.root, description)
         return _of_this_cpu(cache) if torch.device(self.device).type == "cpu" else cache
+
+    def _wait_for_others(self, states: Sequence[EncoderState]) -> None:
+        """Wait for other runs that compute with the same encoders: what they make need not be made twice.
+
+        Two that computed the same images at once would also differ in the last bits, as batches do.
+        """
+        lacking = [state for state in states if self._lacks(state.cache).any()]
+        # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
+        by_cache = {state.cache.fingerprint: state for state in lacking}
+        for _, state in sorted(by_cache.items()):
+            lock = state.cache.folder / ".computing.lock"
+            self._open.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
+        for state in lacking:
+            state.cache.refresh()
+            state.record.update(state.cache.decision(PRECISION) | state.cache.decision(state.job))
+
+    def _say_waiting(self, state: EncoderState, lock: Path) -> None:
+        holder = holder_of(lock) or {}
+        began = time.strftime("%H:%M:%S", time.localtime(holder.get("since", time.time())))
+        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}, since {began}"
+        self.progress.say(f"{state.encoder.name}: waiting for another run that computes its features ({who})")
 
     def _check_files(self, state: EncoderState) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""
