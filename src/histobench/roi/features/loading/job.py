@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,10 @@ class HashJob:
 
     refs: tuple[ImageRef, ...]
 
+    def one(self, index: int) -> HashJob:
+        """The part of the job that is about a single image."""
+        return HashJob((self.refs[index],))
+
 
 @dataclass(frozen=True)
 class DecodeJob:
@@ -41,6 +45,10 @@ class DecodeJob:
     start: int
     refs: tuple[ImageRef, ...]
     keys: tuple[bytes, ...]
+
+    def one(self, index: int) -> DecodeJob:
+        """The part of the job that is about a single image."""
+        return replace(self, start=self.start + index, refs=(self.refs[index],), keys=(self.keys[index],))
 
 
 Job = HashJob | DecodeJob

@@ -131,8 +131,8 @@ class Loader:
             part = slice(start, start + size)
             job = DecodeJob(slot, start, request.refs[part], request.keys[part])
 
-            def done(outcomes: Sequence[Outcome], start: int = start) -> None:
-                self._note(batch, start, outcomes)
+            def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
+                self._note(batch, start + position, outcomes)
 
             self._pool.submit(job, done)
         return batch
@@ -164,9 +164,9 @@ class Hashing:
             self._left += len(refs)
         for start in range(0, len(refs), HASH_IMAGES):
 
-            def done(outcomes: Sequence[Outcome], start: int = first + start) -> None:
+            def done(position: int, outcomes: Sequence[Outcome], start: int = first + start) -> None:
                 with self._changed:
-                    self._results[start : start + len(outcomes)] = outcomes
+                    self._results[start + position : start + position + len(outcomes)] = outcomes
                     self._left -= len(outcomes)
                     self._changed.notify_all()
 

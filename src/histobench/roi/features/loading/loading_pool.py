@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.redaction import environment_without_keys
-from histobench.roi.features.loading.job import Job, Outcome, Transform, perform
+from histobench.roi.features.loading.job import Failure, Job, Outcome, Transform, perform
 
 # A ring of batches in shared memory: workers write pixels into it, the device reads them out of it.
 
@@ -100,8 +100,8 @@ class SharedMemory:
             self.descriptor = -1
 
 
-#: Called with the outcomes of a job; with none where the pool has failed.
-Done = Callable[[Sequence[Outcome]], None]
+#: Called with the position of the first outcome within the job that was submitted.
+Done = Callable[[int, Sequence[Outcome]], None]
 
 
 class _FallibleWorkers:
@@ -145,9 +145,9 @@ class ThreadPool(_FallibleWorkers):
             error = future.exception() if not future.cancelled() else None
             if error is not None:
                 self._error = error
-                done([])
+                done(0, [])
             elif not future.cancelled():
-                done(future.result())
+                done(0, future.result())
 
         self._executor.submit(perform, job, self._ring, self._transforms).add_done_callback(finish)
 
@@ -158,21 +158,31 @@ class ThreadPool(_FallibleWorkers):
 
 #: Jobs in the hands of one worker: one it does and one it finds when it is done.
 AHEAD = 2
+#: How often an image may take a worker down before it counts as bad.
+ATTEMPTS = 2
+#: Workers that die before they say hello, in a row, before the pool gives up.
+FALSE_STARTS = 3
+
+
+@dataclass
+class _Task:
+    job: Job
+    done: Done
+    position: int = 0
+    attempts: int = 0
 
 
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
     socket: Connection
-    tasks: deque[tuple[Job, Done]] = field(default_factory=deque)
+    tasks: deque[_Task] = field(default_factory=deque)
+    greeted: bool = False
     informed: bool = False  # knows the ring
 
 
 class ProcessPool(_FallibleWorkers):
-    """`workers` processes that hash and decode images; see `loading_worker.py` for their side.
-
-    A worker that dies is an error.
-    """
+    """`workers` processes that hash and decode images; see `worker.py` for their side."""
 
     def __init__(self, workers: int, *, polite: bool = False) -> None:
         super().__init__()
@@ -180,11 +190,13 @@ class ProcessPool(_FallibleWorkers):
         self._polite = polite
         self._memory = SharedMemory()
         self._setting: tuple[Layout, Sequence[Transform]] | None = None
-        self._queue: deque[tuple[Job, Done]] = deque()
+        self._queue: deque[_Task] = deque()
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = Pipe(duplex=False)
         self._woken = False
         self._closing = False
+        self._false_starts = 0
+        self.restarts = 0
         self._workers: list[_Worker] = []
         self._thread: threading.Thread | None = None
 
@@ -212,7 +224,7 @@ class ProcessPool(_FallibleWorkers):
         """Have a job done; `done` is called from the feeding thread."""
         self.start()
         with self._lock:
-            self._queue.append((job, done))
+            self._queue.append(_Task(job, done))
         self._wake()
 
     def close(self) -> None:
@@ -293,7 +305,7 @@ class ProcessPool(_FallibleWorkers):
                 if self._setting is not None and not worker.informed:
                     worker.informed = True
                     self._send(worker, ("ring", self._setting))
-                self._send(worker, ("job", task[0]))
+                self._send(worker, ("job", task.job))
 
     def _send(self, worker: _Worker, message: Any) -> None:
         with suppress(ConnectionError):  # its death is noticed when its socket is read
@@ -301,31 +313,52 @@ class ProcessPool(_FallibleWorkers):
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            outcomes = worker.socket.recv()
+            kind, outcomes = worker.socket.recv()
         except (EOFError, ConnectionError):
-            if not self._closing:
-                raise HistobenchError(_death_of(worker)) from None
+            self._bury(worker)
             return
-        _, done = worker.tasks.popleft()
-        done(outcomes)
+        if kind == "ready":
+            worker.greeted = True
+            self._false_starts = 0
+            return
+        task = worker.tasks.popleft()
+        task.done(task.position, outcomes)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Replace a dead worker and have its jobs done again; the one it died of is taken apart."""
+        if self._closing:
+            return
+        worker.socket.close()
+        worker.process.wait()
+        if not worker.greeted:
+            self._false_starts += 1
+            if self._false_starts >= FALSE_STARTS:
+                code = worker.process.returncode
+                raise HistobenchError(f"loading workers cannot start (exit code {code}); use `num_workers` 0")
+        tasks = list(worker.tasks)
+        if tasks and worker.greeted:
+            tasks[:1] = self._suspects(tasks[0])
+        with self._lock:
+            self._queue.extendleft(reversed(tasks))
+        self.restarts += 1
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _suspects(self, task: _Task) -> list[_Task]:
+        task.attempts += 1
+        if task.attempts < ATTEMPTS:
+            return [task]
+        if len(task.job.refs) > 1:
+            return [
+                _Task(task.job.one(index), task.done, task.position + index)
+                for index in range(len(task.job.refs))
+            ]
+        task.done(task.position, [Failure("decoding it crashed the decoder", lasting=False)])
+        return []
 
     def _abandon(self) -> None:
         """Let everyone who waits find the error."""
         with self._lock:
             tasks = [task for worker in self._workers for task in worker.tasks] + list(self._queue)
             self._queue.clear()
-        for _, done in tasks:
-            done([])
-
-
-def _death_of(worker: _Worker) -> str:
-    """What to say of a worker that has ended by itself, and of the images that it had."""
-    code = worker.process.wait()
-    names = [ref.name for job, _ in worker.tasks for ref in job.refs]
-    images = (
-        f" with {names[0]}{f' or one of {len(names) - 1} more images' if names[1:] else ''}" if names else ""
-    )
-    return (
-        f"a loading worker died{images} (exit code {code}; -9: out of memory?); what is computed is kept: "
-        "run again, perhaps with fewer `num_workers`"
-    )
+        for task in tasks:
+            task.done(task.position, [])

@@ -49,6 +49,7 @@ def main(socket: int, memory: int) -> None:
     ring: list[list[NDArray[Any]]] = []
     transforms: Any = ()
     try:
+        parent.send(("ready", None))
         agreeing_codec()  # now, and not when the first batch is waited for
         while True:
             kind, content = parent.recv()
@@ -58,7 +59,7 @@ def main(socket: int, memory: int) -> None:
                 populate(pages)
                 ring = arrays_of(layout, np.frombuffer(pages, dtype=np.uint8))
             else:
-                parent.send(perform(content, ring, transforms))
+                parent.send(("done", perform(content, ring, transforms)))
     except (EOFError, ConnectionError):
         pass
 
