@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,35 @@ sys.exit(module.main())
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_answered_while_a_batch_is_computed() -> None:
+    program = """
+import hashlib, signal, sys
+from histobench.cli import main as module
+from histobench.cli.main import CompletionFlags
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def compute(args: 'CompletionFlags'):
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 20_000_000)  # no signal interrupts it
+
+module.completion_command = compute
+sys.exit(module.main())
+"""
+    command = [sys.executable, "-c", program, "completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)  # until it computes
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert "stopping; the batch that is being computed" in process.stderr.readline()
+        assert time.monotonic() - began < 10  # 1 s on a machine without other work
+        process.kill()
 
 
 @pytest.mark.parametrize("arguments", ["run {}.yaml", "mint run --prices {}.yaml --config {}.json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import io
@@ -15,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from histobench.cli.terminal import in_flags, say, speak_as
@@ -240,6 +241,38 @@ def _stop_on_request() -> None:
     _owner.append(os.getpid())
 
 
+#: Seconds after which a signal that has not ended the command is answered with a line.
+_ANSWER_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def _answering_signals(prog: str) -> Iterator[None]:
+    """Say soon that Ctrl-C was seen: the interpreter acts on it only when the current batch is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    ended = threading.Event()
+
+    def answer() -> None:
+        seen = os.read(reading, 1)
+        if seen and seen[0] in (signal.SIGINT, signal.SIGTERM) and not ended.wait(_ANSWER_SECONDS):
+            say(f"{prog}: stopping; the batch that is being computed is finished first", error=True)
+
+    watcher = threading.Thread(target=answer, name="histobench-signals", daemon=True)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        watcher.join()
+        os.close(reading)
+
+
 _owner: list[int] = []
 
 
@@ -276,7 +309,8 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
     logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
     _stop_on_request()
     try:
-        return command.run(args)
+        with _answering_signals(prog):
+            return command.run(args)
     except BrokenPipeError:
         raise
     except (HistobenchError, OSError) as error:
