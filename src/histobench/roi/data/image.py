@@ -66,8 +66,15 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
 
 
 def picture_rgb(picture: Image.Image) -> Image.Image:
-    """A Pillow image by the rules for files (see `open_rgb`); of 16-bit colors Pillow keeps eight."""
+    """An opened Pillow image by the rules for files (see `open_rgb`); the picture itself stays as it is."""
     try:
+        content = _unread_samples(picture)
+        if content is not None:
+            image = _open(content)
+            picture.load()  # for its owner, who need not close the file then
+            if NOTE in image.info:
+                _say_once("a picture", image.info[NOTE])
+            return image
         picture.load()
         if not picture.width * picture.height:
             raise HistobenchError("the picture has no pixels")
@@ -223,6 +230,21 @@ def _white(samples: NDArray[np.generic], bits: int, declared: list[object]) -> t
             "that dark, set its tag MaxSampleValue to 65535"
         )
     return full, ""
+
+
+def _unread_samples(picture: Image.Image) -> bytes | None:
+    """The file of a picture of 16 bits that was opened and no more: Pillow would keep eight of them."""
+    tiles, file = getattr(picture, "tile", None), getattr(picture, "fp", None)
+    if picture.format not in ("PNG", "TIFF") or not tiles or file is None or picture.tell():
+        return None
+    if "16" not in str(tiles[0][3]):
+        return None
+    place = file.tell()
+    try:
+        file.seek(0)
+        return bytes(file.read())
+    finally:
+        file.seek(place)
 
 
 def _from_samples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
