@@ -15,7 +15,7 @@ class ProgressBar:
         """Show a bar for `total` images."""
         from tqdm.auto import tqdm
 
-        self._bar: Any = tqdm(total=total, desc=what, unit="image", dynamic_ncols=True)
+        self._bar: Any = tqdm(total=total, desc=what, unit="image")
 
     def advance(self, count: int) -> None:
         """Move the bar by `count` images."""

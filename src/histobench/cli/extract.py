@@ -8,12 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from histobench.api.progress_bar import ProgressBar
 from histobench.cli.entry import USER_ERROR, Command, add_commands
 from histobench.cli.flags import DATA, SKIP_FAILED, WEIGHTS, out_option
-from histobench.cli.terminal import Busy, say
+from histobench.cli.terminal import Busy, open_terminal, say
 from histobench.core.records import option, options_of, record
-from histobench.core.text import shown
 from histobench.roi.options import LoadOptions, Settings
 
 if TYPE_CHECKING:
@@ -151,14 +149,41 @@ def display() -> Progress:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
-class Bar(ProgressBar):
-    """The bar of Python users; lines go to standard error."""
+class Bar:
+    """A rich progress bar with images per second and the time left."""
+
+    def __init__(self) -> None:
+        self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:
-        super().begin(shown(what), total)
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", markup=False),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        room = max(10, self._console.width - 44 - 2 * len(str(total)))  # the rest of the line comes first
+        short = what if len(what) <= room else f"{what[: room - 1]}…"
+        self._task = self._bar.add_task(short, total=total, rate="")
+        self._began = time.perf_counter()
+        self._done = 0
+        self._bar.start()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        rate = self._done / max(time.perf_counter() - self._began, 1e-9)
+        self._bar.update(self._task, advance=count, rate=f"{rate:.1f} images/s")
+
+    def end(self) -> None:
+        self._bar.stop()
 
     def say(self, text: str) -> None:
-        say(text, error=True)
+        self._console.print(text)
 
 
 class Lines:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import histobench as hb
+from histobench.cli import extract
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
@@ -171,6 +175,22 @@ def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(run: Run, tmp_
     (line,) = [line for line in said.splitlines() if line.startswith("in all about")]
     features = int(line.partition("features ")[2].partition(" s")[0])
     assert 2 <= features <= 6  # 54 images of 0.05 s
+
+
+def test_the_line_of_three_encoders_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    monkeypatch.setattr(extract, "open_terminal", lambda **_: console)
+    bar = extract.Bar()
+    bar.begin("synthetic-crc x efficientnet-lite0, tiny-vl, random-vit", 4500)
+    bar.advance(1500)
+    bar.end()
+    assert re.search(
+        r"1500/4500 \S+ images/s left [-\d]:[-\d]{2}:[-\d]{2}\n", _plain(console.file.getvalue())
+    )  # type: ignore[attr-defined]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_no_models_is_a_clear_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
