@@ -32,10 +32,10 @@ def _tar(
     return path
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x"])
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
 def test_paths_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     archive = _tar(tmp_path / "a.tar.gz", {name: b"x"})
-    with pytest.raises(HistobenchError, match="outside the destination"):
+    with pytest.raises(HistobenchError, match="leaves the folder"):
         open_tree([archive], tmp_path)
     assert not list(tmp_path.rglob("x"))
 
