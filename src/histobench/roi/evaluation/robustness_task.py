@@ -28,7 +28,7 @@ from histobench.roi.robustness.leaving_out import Measure, NothingToCompareError
 from histobench.roi.robustness.pack import Pack, RobustnessResult, Tissue, measure_robustness
 from histobench.roi.robustness.registered_pairs import joined_groups, measure_pairs, register
 from histobench.roi.robustness.site_neighbours import Ints
-from histobench.roi.robustness.site_probes import FitWithout
+from histobench.roi.robustness.site_probes import FitSites, FitWithout
 
 #: How near to the minimum a linear probe without a unit goes, and neighbours that are listed for all images.
 _LOOSE, _MOST_LISTED = 1e-5, 1 << 23
@@ -215,6 +215,7 @@ def _by_place(
         tissue,
         protocols(len(classes), options, messages),
         k=options.k,
+        at_many_sites={"linear_probe": _linear_probes_at_once(options, messages)},
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
     caveats += [f"at a new site: {text}" for text in dict.fromkeys(messages)]
@@ -324,6 +325,34 @@ def protocols(n_classes: int, options: RobustnessOptions, messages: list[str]) -
         "knn": by(knn, _knn_without, n_neighbors=options.n_neighbors),
         "prototype": by(prototype, _prototype_without),
     }
+
+
+def _linear_probes_at_once(options: RobustnessOptions, messages: list[str]) -> FitSites:
+    """The linear probe of `protocols` without each of many sites, fitted together."""
+    import torch
+
+    def fit(
+        features: NDArray[np.floating], labels: Ints, trains: NDArray[np.bool_], tests: list[Ints]
+    ) -> list[Ints] | None:
+        classes = np.unique(labels)
+        if not all((trains & (labels == label)).any(axis=1).all() for label in classes):
+            return None  # another number of classes is another penalty
+        x = torch.from_numpy(features)
+        present, probes = linear_probes_of_parts(
+            x,
+            torch.from_numpy(labels),
+            torch.from_numpy(trains),
+            max_iteration=options.max_iteration,
+            device=options.device,
+        )
+        if any(float(probe.weight.norm()) == 0 or not probe.converged for probe in probes):
+            return None  # one by one, with the warning of `linear_probe`
+        return [
+            present[probe.logits(x[torch.from_numpy(rows)].to(options.device)).argmax(dim=1)].cpu().numpy()
+            for probe, rows in zip(probes, tests, strict=True)
+        ]
+
+    return fit
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from histobench.roi.robustness.leaving_out import (
 )
 from histobench.roi.robustness.site_neighbours import Floats, Ints, TypedNeighbours, find_neighbours
 from histobench.roi.robustness.site_probes import (
+    FitSites,
     FitWithout,
     leave_one_site_out,
     mean_of_known,
@@ -105,8 +106,11 @@ def measure_robustness(
     protocols: Mapping[str, FitWithout],
     *,
     k: int | None = None,
+    at_many_sites: Mapping[str, FitSites] | None = None,
 ) -> Pack:
     """The pack of features [n, d]; `protocols` are used for leaving one site out.
+
+    Protocols that are in `at_many_sites` do that for all sites at once where there are many.
 
     Without `k` it is the one whose majority vote has the best balanced accuracy. What is left out for
     the intervals depends on the groups alone, so two encoders on the same images are paired.
@@ -132,7 +136,7 @@ def measure_robustness(
             stack.enter_context(threadpool_limits(1, "blas"))
         work.probe()
         for name, protocol in protocols.items():
-            work.new_site(name, protocol)
+            work.new_site(name, protocol, (at_many_sites or {}).get(name))
     return Pack(work.measures, work.details)
 
 
@@ -312,13 +316,13 @@ class PackWork:
             self.details["site_probe"] = {"per_fold": found.per_fold, "skipped_folds": found.skipped_folds}
             self.add("site_probe_auroc", found.auroc, site_probe_without(found, t.sites, self.units))
 
-    def new_site(self, name: str, protocol: FitWithout) -> None:
+    def new_site(self, name: str, protocol: FitWithout, fit_sites: FitSites | None = None) -> None:
         """Balanced accuracy at a site that was not trained on: mean over the sites, and the worst."""
         t, units = self.tissue, self.refit_units
         with self.attempt(f"new_site_{name}_mean", f"new_site_{name}_worst"):
             refit = len(t.site_names) <= _MOST_REFITTED_SITES
             data = (self.features, t.labels, t.sites, t.groups, units.of_image)
-            found = leave_one_site_out(*data, protocol, refit=refit)
+            found = leave_one_site_out(*data, protocol, refit=refit, fit_sites=fit_sites)
             without = np.array(list(found.without.values()))
             self.measures[f"new_site_{name}_mean"] = measured(found.mean, mean_of_known(without), units)
             worst = np.fmin.reduce(without)

@@ -17,6 +17,10 @@ _FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
 #: training rows: (x, y, x_new, unit of each row or -1, number of units) -> labels [n], labels [units, n].
 FitWithout = Callable[[NDArray[np.floating], Ints, NDArray[np.floating], Ints, int], tuple[Ints, Ints]]
 
+#: The same for many sites at once: (features, labels, training rows [sites, n], rows to predict of each site)
+#: -> labels of these, or None where it cannot.
+FitSites = Callable[[NDArray[np.floating], Ints, NDArray[np.bool_], list[Ints]], list[Ints] | None]
+
 
 @dataclass(frozen=True)
 class SiteProbe:
@@ -107,10 +111,12 @@ def leave_one_site_out(
     fit: FitWithout,
     *,
     refit: bool = True,
+    fit_sites: FitSites | None = None,
 ) -> SiteTransfer:
     """Train on all sites but one, test on that one, for every site, and again without each unit [n].
 
-    Without `refit` a unit is no longer tested, but the classifiers stay. Groups that also appear at the
+    Without `refit` a unit is no longer tested, but the classifiers stay; `fit_sites` then does the work of
+    `fit` for all sites at once. Groups that also appear at the
     left-out site are not trained on. Balanced accuracy is over the classes that the site has; sites with a
     class that no other site shows are left out.
     """
@@ -118,13 +124,23 @@ def leave_one_site_out(
     per_site: dict[int, float] = {}
     without: dict[int, Floats] = {}
     count = int(units.max()) + 1
-    for site in np.unique(sites).tolist():
+    parts: list[tuple[int, NDArray[np.bool_], NDArray[np.bool_]]] = []
+    for site in np.unique(sites):
         test = sites == site
         train = ~test & ~np.isin(groups, groups[test])
-        if not np.isin(np.unique(labels[test]), labels[train]).all():
-            continue
-        trained = units[train] if refit else np.full(int(train.sum()), -1)
-        full, left = fit(features[train], labels[train], features[test], trained, count)
+        if np.isin(np.unique(labels[test]), labels[train]).all():
+            parts.append((int(site), train, test))
+    at_once: list[Ints] | None = None
+    if parts and fit_sites is not None and not refit:
+        trains = np.stack([train for _, train, _ in parts])
+        at_once = fit_sites(features, labels, trains, [np.flatnonzero(test) for _, _, test in parts])
+    for place, (site, train, test) in enumerate(parts):
+        if at_once is not None:
+            full = at_once[place]
+            left = np.tile(full, (count, 1))
+        else:
+            trained = units[train] if refit else np.full(int(train.sum()), -1)
+            full, left = fit(features[train], labels[train], features[test], trained, count)
         predicted[test] = full
         truth = labels[test]
         everyone = np.ones((1, len(truth)), dtype=bool)
