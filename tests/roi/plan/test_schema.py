@@ -185,3 +185,9 @@ def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "histobench plan"
+
+
+def test_a_plan_that_names_a_removed_option_still_runs(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = plan_from(_plan(folder, stage="local"), where="plan.yaml", base=folder)
+    assert plan == plan_from(_plan(folder), where="plan.yaml", base=folder)
+    assert "plan.yaml: `stage` does nothing anymore" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ from histobench.roi.task_catalogue import (
     not_applicable,
 )
 from histobench.work.clusters import read_options
+
+log = logging.getLogger(__name__)
 
 #: A plan of this task alone predicts masks.
 SEGMENTATION = TARGETS[MASK].task.lower()
@@ -115,6 +118,8 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     `where` is the file that they are from, which starts every error message; empty: they are parameters.
     """
     values = dict(_mapping(content, where))
+    if values.pop("stage", None) is not None:
+        log.warning("%s", located(where, "`stage` does nothing anymore: images are read where they are"))
     known = [*(each.name for each in plan_options()), "datasets", "encoders", "results"]
     for key in values:
         if key not in known:
