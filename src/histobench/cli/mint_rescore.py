@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 
 if TYPE_CHECKING:
-    from histobench.mint.envs.turn_loop import Budget
     from histobench.mint.results.episode_outcome import EpisodeOutcome
+    from histobench.mint.results.reading import Episode
     from histobench.mint.results.rescoring import Rescored
     from histobench.mint.tasks.base import Rule, Task
 
@@ -47,6 +47,7 @@ def rescore_command(args: RescoreFlags) -> None:
       histobench mint rescore recordings/ --rule published,strict      both, side by side
     """
     from histobench.mint.results.episode_outcome import write_outcome_table
+    from histobench.mint.results.reading import read_played
     from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
@@ -58,7 +59,7 @@ def rescore_command(args: RescoreFlags) -> None:
     by_dataset: dict[str, _Tally] = defaultdict(_Tally)
     by_run: dict[str, _Tally] = defaultdict(_Tally)
     outcomes: list[EpisodeOutcome] = []
-    for episode in _episodes(Path(args.results)):
+    for episode in read_played(args.results):
         outcome = episode.outcome
         if wanted is not None and outcome.task not in wanted:
             continue
@@ -81,16 +82,6 @@ def rescore_command(args: RescoreFlags) -> None:
         )
     if args.out:
         write_outcome_table(args.out, outcomes)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """An episode as far as its scoring needs it."""
-
-    outcome: EpisodeOutcome
-    messages: list[str]
-    budget: Budget
-    won: bool | None = None
 
 
 class _Tally:
@@ -131,7 +122,7 @@ class _Tasks:
             self._known[dataset] = {str(task.task_id): task for task in self._load(dataset)}
         return self._known[dataset].get(task_id)
 
-    def rescore(self, episode: _Stored, task: Task, rule: Rule) -> Rescored:
+    def rescore(self, episode: Episode, task: Task, rule: Rule) -> Rescored:
         from histobench.mint.envs.general_env import open_environment
         from histobench.mint.results.rescoring import rescore
 
@@ -156,22 +147,6 @@ class _Tasks:
         if name == "alfworld":
             return list(dataset.task_class.load_tasks(str(find_games(self._data, self._data / "..")))[0])
         return dataset.load(self._data)
-
-
-def _episodes(path: Path) -> Iterator[_Stored]:
-    from histobench.mint.envs.turn_loop import Budget
-    from histobench.mint.results.recording import SUFFIX, read_recordings
-    from histobench.mint.results.stored_episode import find_result_files, read_files
-
-    if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
-        for recording in read_recordings(path):
-            texts = [turn.assistant for turn in recording.turns]
-            budget = Budget(recording.max_steps, recording.max_propose)
-            yield _Stored(recording.outcome, texts, budget, recording.won)
-        return
-    for episode in read_files(find_result_files(path)):
-        budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
-        yield _Stored(episode.outcome, episode.messages, budget)
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:

@@ -14,8 +14,8 @@ from histobench.core.files import read_json_lines
 from histobench.core.text import natural_order
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.turn_loop import ASSISTANT, unsolved
-from histobench.mint.messages.parts import Message
+from histobench.mint.envs.turn_loop import ASSISTANT, Budget, unsolved
+from histobench.mint.messages.parts import FEEDBACK_HEADING, Message
 from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
 from histobench.mint.results.episode_outcome import EpisodeOutcome
 
@@ -74,6 +74,7 @@ class StoredEpisode:
     task: dict[str, Any]
     details: dict[str, Any] = field(default_factory=dict)
     folder: Path = Path()  # where the line was read, and its pictures lie
+    won: bool | None = None  # only recordings tell it apart from success
 
     @property
     def messages(self) -> list[str]:
@@ -89,6 +90,22 @@ class StoredEpisode:
     def exchanges(self) -> list[tuple[str, str | None]]:
         """Each message of the model with the user's answer to it; a last message has none."""
         return [(message.content, answer) for message, answer in self._turns()]
+
+    @property
+    def feedback(self) -> list[str]:
+        """What the expert said to each message; "" where it said nothing."""
+        answers = [answer or "" for _, answer in self._turns()]
+        return [answer.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for answer in answers]
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.cell.max_steps, self.cell.max_propose_solution)
+
+    @property
+    def error(self) -> str | None:
+        """The error that ended it."""
+        error: str | None = self.state.get("error")
+        return error
 
     @property
     def pictures(self) -> list[list[Path]]:
