@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.flags import out_option
-from histobench.cli.terminal import print_table, say
+from histobench.cli.terminal import print_table
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 
@@ -75,11 +75,6 @@ def rescore_command(args: RescoreFlags) -> None:
         outcomes.append(replace(outcome, success=results[rules[0]].success))
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
-    if unearned := sum(tally.unearned for tally in by_dataset.values()):
-        say(
-            f"{unearned} stored successes are not valid and count as failures: the program answered its "
-            "tests with an object that compares equal to everything"
-        )
     if args.out:
         write_outcome_table(args.out, outcomes)
 
@@ -93,7 +88,6 @@ class _Tally:
         self.gained: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
-        self.unearned = 0
 
     def add(self, stored: bool, results: Mapping[Rule, Rescored]) -> None:
         self.episodes += 1
@@ -103,7 +97,6 @@ class _Tally:
             self.gained[rule] += result.success and not stored
             self.lost[rule] += stored and not result.success
             self.open[rule] += result.open
-        self.unearned += any(result.unearned for result in results.values())
 
 
 class _Tasks:
