@@ -185,12 +185,12 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
     assert options.config is not None
     agent = parse_agent(options.agent) if options.agent else None
     configured = read_configs(options.config, agent=agent, name=options.name, rule=rule)
-    outputs = {entry.output for entry in configured}
+    outputs = {output for _, output in configured}
     if len(outputs) > 1 and not options.output:
         raise HistobenchError(f"{options.config}: the files write to {len(outputs)} folders; give `output`")
     cells = [
-        replace(entry.planned, prompts=options.prompts, cell=replace(entry.planned.cell, calls=options.calls))
-        for entry in configured
+        replace(planned, prompts=options.prompts, cell=replace(planned.cell, calls=options.calls))
+        for planned, _ in configured
     ]
     return cells, Path(options.output) if options.output else outputs.pop()
 
