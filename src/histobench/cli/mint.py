@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.mint.configs.cell import Cell
-    from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-    from histobench.mint.runs.episode_queue import RunOutcome
+    from histobench.mint.runs.episode_queue import EpisodeCounter, RunOutcome, Standing
     from histobench.mint.runs.parted_run import PartedRun
     from histobench.mint.runs.play import Loaded
     from histobench.work.engines import Engine

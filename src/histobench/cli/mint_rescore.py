@@ -129,17 +129,13 @@ class _Tasks:
             won=episode.won,
         )
 
-    def _load(self, name: str) -> list[Any]:
-        from histobench.mint.alfworld.games import find_games
+    def _load(self, name: str) -> list[Task]:
         from histobench.mint.configs.datasets import known_datasets
-        from histobench.mint.runs.task_source import BUILT_IN, choose_datasets
+        from histobench.mint.runs.task_source import BUILT_IN, choose_datasets, load_tasks
 
         if name not in (*BUILT_IN, *known_datasets()):
             return []  # played from a configuration that names its class; its episodes are counted as unknown
-        (dataset,) = choose_datasets([name])
-        if name == "alfworld":
-            return list(dataset.task_class.load_tasks(str(find_games(self._data, self._data / "..")))[0])
-        return dataset.load(self._data)
+        return load_tasks(choose_datasets([name])[0], self._data)
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:

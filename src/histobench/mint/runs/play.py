@@ -24,8 +24,7 @@ from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
 from histobench.mint.results.stored_episode import WRITERS, spent_below
 from histobench.mint.runs.config_file import read_configs
-from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-from histobench.mint.runs.episode_queue import OpenPlayer, Run, RunOutcome
+from histobench.mint.runs.episode_queue import EpisodeCounter, OpenPlayer, Run, RunOutcome, Standing
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell, parse_budgets, plan_cells, plan_expert
 from histobench.mint.runs.run_options import ANSWERS, OUTPUT, SPENT, RunOptions
