@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from histobench.mint.results.episode_outcome import EpisodeOutcome
-    from histobench.mint.results.result_tables import FeedbackRow, GroupRow, LeaderboardRow
+    from histobench.mint.results.result_tables import GroupRow, LeaderboardRow
     from histobench.mint.results.stored_episode import StoredEpisode
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
@@ -85,7 +85,7 @@ def table_command(args: TableFlags) -> None:
     from histobench.core.files import write_json
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
     from histobench.mint.results.reading import read_all_outcomes
-    from histobench.mint.results.result_tables import feedback_rows, group_rows, leaderboard
+    from histobench.mint.results.result_tables import group_rows, leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
     everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
@@ -101,7 +101,7 @@ def table_command(args: TableFlags) -> None:
     if args.intervals or args.by != "all":
         print_table([_group(row) for row in group_rows(outcomes, args.by)], lead=2)
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        print_table([_feedback(row) for row in feedback_rows(outcomes)], lead=3)
+        print_table(_feedback(outcomes), lead=3)
     print_table([_tries(row) for row in tries_rows(outcomes)])
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
@@ -160,19 +160,40 @@ def _group(row: GroupRow) -> dict[str, str]:
     }
 
 
-def _feedback(row: FeedbackRow) -> dict[str, str]:
-    from histobench.mint.results.result_tables import display_name
+def _feedback(outcomes: Sequence[EpisodeOutcome]) -> list[dict[str, str]]:
+    """Success with each expert, and the paired gain over the same tasks without one.
 
-    return {
-        "model": display_name(row.model),
-        "expert": row.expert,
-        "feedback": row.kind,
-        "k": str(row.k),
-        "success": f"{row.rate:.2f}",
-        **_difference("gain", row.gain),
-        "episodes": str(row.episodes),
-        "answer given away": "" if row.leaks is None else f"{100 * row.leaks:.1f} %",
-    }
+    The last column is the share of episodes in which the expert gave the answer away, of those where that can
+    be judged.
+    """
+    from histobench.mint.results.episode_outcome import NO_FEEDBACK
+    from histobench.mint.results.result_tables import display_name
+    from histobench.mint.results.uncertainty import gain, success_rate
+
+    runs: dict[tuple[str, str, str, int], list[EpisodeOutcome]] = {}
+    alone: dict[tuple[str, int], list[EpisodeOutcome]] = {}
+    for each in outcomes:
+        if each.feedback_model == NO_FEEDBACK:
+            alone.setdefault((each.model, each.k), []).append(each)
+        else:
+            run = each.model, each.feedback_model, each.feedback_type, each.k
+            runs.setdefault(run, []).append(each)
+    rows = []
+    for (model, expert, kind, k), played in sorted(runs.items()):
+        judged = [outcome.leaked for outcome in played if outcome.leaked is not None]
+        rows.append(
+            {
+                "model": display_name(model),
+                "expert": expert,
+                "feedback": kind,
+                "k": str(k),
+                "success": f"{success_rate(played) or 0.0:.2f}",
+                **_difference("gain", gain(played, alone.get((model, k), []))),
+                "episodes": str(len(played)),
+                "answer given away": f"{100 * sum(judged) / len(judged):.1f} %" if judged else "",
+            }
+        )
+    return rows
 
 
 def _tries(row: TriesRow) -> dict[str, str]:

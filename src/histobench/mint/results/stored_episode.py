@@ -199,6 +199,13 @@ def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
         yield from sorted(episodes, key=lambda episode: natural_order(episode.task["task_id"]))
 
 
+def read_cell(output: str | Path, cell: Cell) -> list[StoredEpisode]:
+    """All episodes of a cell below a folder, repeated runs included."""
+    found = sorted(Path(output).glob(f"**/{FILE}"))
+    places = {path: f"/{path.parent.relative_to(output).as_posix()}" for path in found}
+    return list(read_files(path for path, place in places.items() if place.endswith(f"/{cell.path}")))
+
+
 def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
     """Episodes that could not be played to their end and are in no results file: not how often."""
     files = list(files)

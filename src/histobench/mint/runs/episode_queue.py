@@ -121,7 +121,6 @@ class RunOutcome:
 
     standing: Standing
     stopped: str | None = None
-    repaired: int = 0
     problems: tuple[str, ...] = ()
     #: It was broken off, because the rest would have failed as well: a wrong key, a checker that raises.
     failed: bool = False
@@ -225,14 +224,13 @@ class Run:
         return RunOutcome(
             state.standing(),
             state.stopped,
-            sum(store.repaired for store in self._stores),
             tuple(state.problems),
             state.broken_off,
         )
 
     def nothing_to_do(self) -> RunOutcome:
         """The outcome when every episode is on disk already."""
-        return RunOutcome(self.counter.standing(), repaired=sum(store.repaired for store in self._stores))
+        return RunOutcome(self.counter.standing())
 
     def _plan(self, cells: Sequence[tuple[PlannedCell, Sequence[Task]]], output: Path, repeats: int) -> None:
         total = successes = failures = 0

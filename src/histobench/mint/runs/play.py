@@ -18,7 +18,6 @@ from histobench.mint.agents.answer_cache import AnswerCache, AnswerFiles
 from histobench.mint.agents.costs import CostTracker, Ledger
 from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.prices import Price, find_price, read_prices
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
@@ -220,7 +219,7 @@ def open_terms(
         kept = options.cache or output / ANSWERS
         cache = AnswerCache(kept) if writer is None else AnswerFiles(output / WRITERS / "answers")
     return Terms(
-        limits=RateLimits(*(_share(limit, writer) for limit in (options.rpm, options.tpm))),
+        limits={"requests": _share(options.rpm, writer), "tokens": _share(options.tpm, writer)},
         concurrency=options.concurrency,
         retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
         cache=cache,
