@@ -77,7 +77,7 @@ def measure_pool(name: str, backend: str, episodes: int, *, preload: tuple[str, 
     """One row for a pool: throughput with a thread per core, then latency and memory at rest."""
     threads = os.cpu_count() or 1
     start = time.perf_counter()
-    with open_sandbox(backend, preload=preload, shell=shell, warm=2 * threads) as pool:
+    with open_sandbox(backend, preload=preload, shell=shell) as pool:
         opened = time.perf_counter() - start
         name = f"{pool.backend}, {name}"
         short_episode(pool)
@@ -133,7 +133,7 @@ def extra_memory_mb(pool: SandboxPool, *, count: int) -> float:
 def cpu_of_pool(backend: str, episodes: int, preload: tuple[str, ...], shell: str) -> float:
     """CPU seconds of host and sandbox together, from opening to closing."""
     before = cpu_seconds()
-    with open_sandbox(backend, preload=preload, shell=shell, warm=2) as pool:
+    with open_sandbox(backend, preload=preload, shell=shell) as pool:
         for _ in range(episodes):
             short_episode(pool)
     return cpu_seconds() - before

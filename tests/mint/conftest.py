@@ -252,7 +252,7 @@ def small_sandbox(needs_sandbox: None) -> Iterator[Any]:
     """One sandbox for the tests of a process; scripted models need no scientific packages."""
     from histobench.mint.sandbox import open_sandbox
 
-    with open_sandbox(preload=(), warm=1) as pool:
+    with open_sandbox(preload=()) as pool:
         yield pool
 
 

@@ -26,7 +26,7 @@ from histobench.mint.prompts.published import LiteralSource
 from histobench.mint.results.episode_outcome import read_outcome_table
 from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
-from histobench.mint.tasks import free_form, multiple_choice, strict_answer, theorem_answer
+from histobench.mint.tasks import reasoning, strict_answer, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import read_records
 from histobench.mint.tasks.codegen import without_fence
@@ -133,7 +133,7 @@ ONE_TEXT = {
     "mathematics": _quiet(lambda text: evaluate(text, MATHEMATICS), NotArithmeticError),
     "number": _quiet(strict_answer.stated_number),
     "fence": _quiet(without_fence),
-    "options": _quiet(multiple_choice.parse_options),
+    "options": _quiet(reasoning.parse_options),
     "folder of a run": _quiet(parse_cell, HistobenchError),
     "expert's actions": _quiet(expert_calls, SyntaxError, ValueError),
     "expert's observations": _quiet(expert_observations),
@@ -154,14 +154,14 @@ def test_a_parser_reads_any_text(name: str) -> None:
 
 
 CHECKERS: dict[str, tuple[Callable[..., bool], Any]] = {
-    "free form, published": (free_form.published, st.tuples(REFERENCE, TEXTS)),
+    "free form, published": (reasoning.published_text, st.tuples(REFERENCE, TEXTS)),
     "free form, recorded": (
-        lambda reference, text: free_form.published(reference, text, recorded=True),
+        lambda reference, text: reasoning.published_text(reference, text, recorded=True),
         st.tuples(REFERENCE, TEXTS),
     ),
-    "free form, strict": (free_form.strict, st.tuples(REFERENCE, TEXTS)),
-    "multiple choice, published": (multiple_choice.published, st.tuples(st.just("a"), OPTIONS, TEXTS)),
-    "multiple choice, strict": (multiple_choice.strict, st.tuples(st.just("a"), OPTIONS, TEXTS)),
+    "free form, strict": (strict_answer.same_text, st.tuples(REFERENCE, TEXTS)),
+    "multiple choice, published": (reasoning.published_option, st.tuples(st.just("a"), OPTIONS, TEXTS)),
+    "multiple choice, strict": (reasoning.strict_option, st.tuples(st.just("a"), OPTIONS, TEXTS)),
     "comparison": (same, st.tuples(TEXTS, TEXTS)),
     "looser comparison": (alike, st.tuples(TEXTS, TEXTS)),
 }

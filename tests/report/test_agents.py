@@ -30,15 +30,13 @@ def test_runs_are_grouped_by_agent_expert_and_budget(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_is_taken_apart_into_turns(results: Path) -> None:
-    runs, _ = find_agent_runs(results)
-    episode = runs[1].episodes[1]
-    assert episode.prompt == "How many cells? x"
-    assert [turn.kind for turn in episode.turns] == ["execute", "proposal"]
-    assert episode.turns[0].text == "<thought>count x</thought><execute>print(1)</execute>"
-    assert episode.turns[0].observation == "Out[1]: 1"
-    assert episode.turns[0].feedback == "Look again x"
-    assert episode.turns[1].observation is None
+def test_a_conversation_is_taken_apart_into_turns(site: Path, data_of: DataOf) -> None:
+    talk = data_of(site, "talk/1-0")[1]
+    assert talk["prompt"] == "How many cells? x"
+    first, second = talk["turns"]
+    text = "<thought>count x</thought><execute>print(1)</execute>"
+    assert first == [text, "execute", "Out[1]: 1", "Look again x"]
+    assert second[1:3] == ["proposal", None]
 
 
 @pytest.mark.slow
@@ -56,7 +54,7 @@ def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
 
 def test_the_methods_name_the_interval_that_was_computed(results: Path) -> None:
     runs, _ = find_agent_runs(results)
-    interval = rate_interval([episode.outcome for episode in runs[0].episodes])
+    interval = rate_interval(runs[0].outcomes)
     assert interval.low is not None
     assert f"success rates are those of {interval.method}" in agents_paragraph(runs)
 
@@ -65,10 +63,8 @@ def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
     results: Path, tmp_path: Path, data_of: DataOf
 ) -> None:
     runs, _ = find_agent_runs(results)
-    failed = [
-        replace(episode, outcome=replace(episode.outcome, success=False)) for episode in runs[0].episodes
-    ]
-    write_agents(tmp_path, [replace(runs[0], episodes=failed)], {})
+    failed = [replace(outcome, success=False) for outcome in runs[0].outcomes]
+    write_agents(tmp_path, [replace(runs[0], outcomes=failed)], {})
     rate = data_of(tmp_path / "index.html", "agents")["runs"][0]["all"]
     assert (rate["value"], rate["low"]) == (0.0, 0.0)
     assert rate["high"] == pytest.approx(1 - 0.025 ** (1 / 3), abs=1e-4)  # the exact interval of 0 in 3
@@ -87,8 +83,7 @@ def test_outcome_classes_are_shown_with_what_no_rate_counts(
     file.with_name("provider_failures.jsonl").write_text("\n".join(map(json.dumps, records)))
     runs, problems = find_agent_runs(copy)
     assert problems == []
-    first = runs[0].episodes[1]
-    runs[0].episodes[1] = replace(first, outcome=replace(first.outcome, outcome="filtered"))
+    runs[0].outcomes[1] = replace(runs[0].outcomes[1], outcome="filtered")
     write_agents(tmp_path, runs, {})
     index = tmp_path / "index.html"
     alone, helped = data_of(index, "agents")["runs"]

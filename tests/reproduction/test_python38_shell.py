@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def ipython_pool(needs_sandbox: None) -> Iterator[SandboxPool]:
     """Sessions with IPython, nothing preloaded."""
     pytest.importorskip("IPython")
-    with open_sandbox(preload=(), shell="ipython", warm=1) as pool:
+    with open_sandbox(preload=(), shell="ipython") as pool:
         yield pool
 
 

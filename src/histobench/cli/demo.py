@@ -272,7 +272,8 @@ def play_agents(output: Path, console: Console) -> list[str]:
     """Play published episodes again; where the sandbox is missing, say so and continue."""
     from histobench.cli.mint import progress_display
     from histobench.mint import runs
-    from histobench.mint.results.episode_summary import summarise_cell
+    from histobench.mint.results.stored_episode import read_cell
+    from histobench.mint.results.uncertainty import rate_interval
     from histobench.mint.runs.play import play
     from histobench.mint.runs.run_options import RunOptions
 
@@ -282,9 +283,11 @@ def play_agents(output: Path, console: Console) -> list[str]:
     lines = []
     with _going_on(console):
         for cell in play(run, lambda counter: progress_display(open_terminal(error=True), counter)).cells:
-            if summary := summarise_cell(output / AGENTS, cell.cell):
-                low, high = (100 * (bound or 0) for bound in (summary.interval.low, summary.interval.high))
-                solved = f"{summary.success_rate:.0f}% [{low:.0f}, {high:.0f}] of {summary.episodes} tasks"
+            if outcomes := [episode.outcome for episode in read_cell(output / AGENTS, cell.cell)]:
+                interval, n = rate_interval(outcomes), len(outcomes)
+                low, high = (100 * (bound or 0) for bound in (interval.low, interval.high))
+                share = 100 * sum(outcome.success for outcome in outcomes) / n
+                solved = f"{share:.0f}% [{low:.0f}, {high:.0f}] of {n} tasks"
                 lines.append(f"Agents: {cell.cell.model} solves {solved} of {cell.cell.dataset}.")
     return lines
 

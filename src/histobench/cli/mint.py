@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.mint.configs.cell import Cell
-    from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-    from histobench.mint.runs.episode_queue import RunOutcome
+    from histobench.mint.runs.episode_queue import EpisodeCounter, RunOutcome, Standing
     from histobench.mint.runs.parted_run import PartedRun
     from histobench.mint.runs.play import Loaded
     from histobench.work.engines import Engine
@@ -137,15 +136,18 @@ INCOMPLETE = 1
 def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
     """Print a line per model and dataset, then what is missing and how to continue."""
     from histobench.mint.configs.cell import NONE
-    from histobench.mint.results.episode_summary import summarise_cell
+    from histobench.mint.results.episode_outcome import mean_tokens
+    from histobench.mint.results.stored_episode import read_cell
+    from histobench.mint.results.uncertainty import rate_interval
 
     console = open_terminal()
     rows = []
     for cell in cells:
-        summary = summarise_cell(output, cell)
-        if summary is None:
+        if not (episodes := read_cell(output, cell)):
             continue
-        low, high = summary.interval.low, summary.interval.high
+        n, outcomes = len(episodes), [episode.outcome for episode in episodes]
+        interval, tokens = rate_interval(outcomes), mean_tokens(outcomes)
+        low, high = interval.low, interval.high
         feedback = "-" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
         rows.append(
             {
@@ -153,12 +155,12 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
                 "dataset": cell.dataset,
                 "feedback": feedback,
                 "k": str(cell.max_steps),
-                "episodes": str(summary.episodes),
-                "success": f"{summary.success_rate:.1f} %",
+                "episodes": str(n),
+                "success": f"{100 * sum(one.success for one in outcomes) / n:.1f} %",
                 "95 % interval": "" if low is None else f"{100 * low:.1f} - {100 * (high or 0):.1f}",
-                "turns": f"{summary.turns:.1f}",
-                "invalid": f"{summary.invalid:.2f}",
-                "tokens": "-" if summary.tokens is None else f"{summary.tokens:,.0f}",
+                "turns": f"{sum(len(one.state['history']) // 2 for one in episodes) / n:.1f}",
+                "invalid": f"{sum(one.invalid for one in outcomes) / n:.2f}",
+                "tokens": "-" if tokens is None else f"{tokens:,.0f}",
             }
         )
     print_table(rows, console, lead=2)
@@ -172,8 +174,6 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
     if standing.unpriced:
         line += f" + {standing.unpriced} answers of unknown price"
     console.print(line)
-    if outcome.repaired:
-        console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")
     for problem in outcome.problems:
         console.print(labelled("not counted as a failure of the model:", "yellow", problem))
     if outcome.stopped:

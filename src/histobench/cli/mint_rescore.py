@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.flags import out_option
-from histobench.cli.terminal import print_table, say
+from histobench.cli.terminal import print_table
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
 
 if TYPE_CHECKING:
-    from histobench.mint.envs.turn_loop import Budget
     from histobench.mint.results.episode_outcome import EpisodeOutcome
+    from histobench.mint.results.reading import Episode
     from histobench.mint.results.rescoring import Rescored
     from histobench.mint.tasks.base import Rule, Task
 
@@ -47,6 +47,7 @@ def rescore_command(args: RescoreFlags) -> None:
       histobench mint rescore recordings/ --rule published,strict      both, side by side
     """
     from histobench.mint.results.episode_outcome import write_outcome_table
+    from histobench.mint.results.reading import read_played
     from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
@@ -58,7 +59,7 @@ def rescore_command(args: RescoreFlags) -> None:
     by_dataset: dict[str, _Tally] = defaultdict(_Tally)
     by_run: dict[str, _Tally] = defaultdict(_Tally)
     outcomes: list[EpisodeOutcome] = []
-    for episode in _episodes(Path(args.results)):
+    for episode in read_played(args.results):
         outcome = episode.outcome
         if wanted is not None and outcome.task not in wanted:
             continue
@@ -74,23 +75,8 @@ def rescore_command(args: RescoreFlags) -> None:
         outcomes.append(replace(outcome, success=results[rules[0]].success))
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
-    if unearned := sum(tally.unearned for tally in by_dataset.values()):
-        say(
-            f"{unearned} stored successes are not valid and count as failures: the program answered its "
-            "tests with an object that compares equal to everything"
-        )
     if args.out:
         write_outcome_table(args.out, outcomes)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """An episode as far as its scoring needs it."""
-
-    outcome: EpisodeOutcome
-    messages: list[str]
-    budget: Budget
-    won: bool | None = None
 
 
 class _Tally:
@@ -102,7 +88,6 @@ class _Tally:
         self.gained: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
-        self.unearned = 0
 
     def add(self, stored: bool, results: Mapping[Rule, Rescored]) -> None:
         self.episodes += 1
@@ -112,7 +97,6 @@ class _Tally:
             self.gained[rule] += result.success and not stored
             self.lost[rule] += stored and not result.success
             self.open[rule] += result.open
-        self.unearned += any(result.unearned for result in results.values())
 
 
 class _Tasks:
@@ -131,7 +115,7 @@ class _Tasks:
             self._known[dataset] = {str(task.task_id): task for task in self._load(dataset)}
         return self._known[dataset].get(task_id)
 
-    def rescore(self, episode: _Stored, task: Task, rule: Rule) -> Rescored:
+    def rescore(self, episode: Episode, task: Task, rule: Rule) -> Rescored:
         from histobench.mint.envs.general_env import open_environment
         from histobench.mint.results.rescoring import rescore
 
@@ -145,33 +129,13 @@ class _Tasks:
             won=episode.won,
         )
 
-    def _load(self, name: str) -> list[Any]:
-        from histobench.mint.alfworld.games import find_games
+    def _load(self, name: str) -> list[Task]:
         from histobench.mint.configs.datasets import known_datasets
-        from histobench.mint.runs.task_source import BUILT_IN, choose_datasets
+        from histobench.mint.runs.task_source import BUILT_IN, choose_datasets, load_tasks
 
         if name not in (*BUILT_IN, *known_datasets()):
             return []  # played from a configuration that names its class; its episodes are counted as unknown
-        (dataset,) = choose_datasets([name])
-        if name == "alfworld":
-            return list(dataset.task_class.load_tasks(str(find_games(self._data, self._data / "..")))[0])
-        return dataset.load(self._data)
-
-
-def _episodes(path: Path) -> Iterator[_Stored]:
-    from histobench.mint.envs.turn_loop import Budget
-    from histobench.mint.results.recording import SUFFIX, read_recordings
-    from histobench.mint.results.stored_episode import find_result_files, read_files
-
-    if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
-        for recording in read_recordings(path):
-            texts = [turn.assistant for turn in recording.turns]
-            budget = Budget(recording.max_steps, recording.max_propose)
-            yield _Stored(recording.outcome, texts, budget, recording.won)
-        return
-    for episode in read_files(find_result_files(path)):
-        budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
-        yield _Stored(episode.outcome, episode.messages, budget)
+        return load_tasks(choose_datasets([name])[0], self._data)
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from histobench.cli.flags import out_option
 from histobench.cli.mint import INCOMPLETE
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from histobench.mint.results.episode_outcome import EpisodeOutcome
-    from histobench.mint.results.result_tables import FeedbackRow, GroupRow, LeaderboardRow
+    from histobench.mint.results.result_tables import GroupRow, LeaderboardRow
+    from histobench.mint.results.stored_episode import StoredEpisode
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
@@ -81,9 +83,9 @@ def table_command(args: TableFlags) -> None:
       histobench mint table mint-results --by dataset --intervals
     """
     from histobench.core.files import write_json
-    from histobench.mint.exchange.reading import read_all_outcomes
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
-    from histobench.mint.results.result_tables import feedback_rows, group_rows, leaderboard
+    from histobench.mint.results.reading import read_all_outcomes
+    from histobench.mint.results.result_tables import group_rows, leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
     everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
@@ -99,7 +101,7 @@ def table_command(args: TableFlags) -> None:
     if args.intervals or args.by != "all":
         print_table([_group(row) for row in group_rows(outcomes, args.by)], lead=2)
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        print_table([_feedback(row) for row in feedback_rows(outcomes)], lead=3)
+        print_table(_feedback(outcomes), lead=3)
     print_table([_tries(row) for row in tries_rows(outcomes)])
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
@@ -158,19 +160,40 @@ def _group(row: GroupRow) -> dict[str, str]:
     }
 
 
-def _feedback(row: FeedbackRow) -> dict[str, str]:
-    from histobench.mint.results.result_tables import display_name
+def _feedback(outcomes: Sequence[EpisodeOutcome]) -> list[dict[str, str]]:
+    """Success with each expert, and the paired gain over the same tasks without one.
 
-    return {
-        "model": display_name(row.model),
-        "expert": row.expert,
-        "feedback": row.kind,
-        "k": str(row.k),
-        "success": f"{row.rate:.2f}",
-        **_difference("gain", row.gain),
-        "episodes": str(row.episodes),
-        "answer given away": "" if row.leaks is None else f"{100 * row.leaks:.1f} %",
-    }
+    The last column is the share of episodes in which the expert gave the answer away, of those where that can
+    be judged.
+    """
+    from histobench.mint.results.episode_outcome import NO_FEEDBACK
+    from histobench.mint.results.result_tables import display_name
+    from histobench.mint.results.uncertainty import gain, success_rate
+
+    runs: dict[tuple[str, str, str, int], list[EpisodeOutcome]] = {}
+    alone: dict[tuple[str, int], list[EpisodeOutcome]] = {}
+    for each in outcomes:
+        if each.feedback_model == NO_FEEDBACK:
+            alone.setdefault((each.model, each.k), []).append(each)
+        else:
+            run = each.model, each.feedback_model, each.feedback_type, each.k
+            runs.setdefault(run, []).append(each)
+    rows = []
+    for (model, expert, kind, k), played in sorted(runs.items()):
+        judged = [outcome.leaked for outcome in played if outcome.leaked is not None]
+        rows.append(
+            {
+                "model": display_name(model),
+                "expert": expert,
+                "feedback": kind,
+                "k": str(k),
+                "success": f"{success_rate(played) or 0.0:.2f}",
+                **_difference("gain", gain(played, alone.get((model, k), []))),
+                "episodes": str(len(played)),
+                "answer given away": f"{100 * sum(judged) / len(judged):.1f} %" if judged else "",
+            }
+        )
+    return rows
 
 
 def _tries(row: TriesRow) -> dict[str, str]:
@@ -237,8 +260,8 @@ def compare_command(args: CompareFlags) -> None:
       histobench mint compare outputs/ --first gpt-4o-mini --second SmolLM2-135M-Instruct
       histobench mint compare outputs/ --first gpt-4o-mini+placebo --second gpt-4o-mini
     """
-    from histobench.mint.exchange.reading import read_outcomes
     from histobench.mint.results.agent_comparison import compare_agents, side_by_name
+    from histobench.mint.results.reading import read_outcomes
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
@@ -293,15 +316,27 @@ def export_command(args: ExportFlags) -> None:
     output = Path(args.out)
     if args.to == "inspect":
         try:
-            from histobench.mint.exchange.inspect_logs import write_inspect_logs
+            from histobench.mint.inspect.inspect_logs import write_inspect_logs
         except ImportError as error:
             raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
         write_inspect_logs(episodes, output)
     else:
-        from histobench.mint.exchange.turns import write_turns
+        from histobench.core.files import write_text
 
-        write_turns(episodes, output)
+        lines = [json.dumps(line, ensure_ascii=False) + "\n" for each in episodes for line in _turns(each)]
+        write_text(output, "".join(lines))
     say(f"{len(episodes)} episodes in {output}")
+
+
+def _turns(episode: StoredEpisode) -> Iterator[dict[str, Any]]:
+    """Who wrote what in which turn, how that was read, and how the episode ended."""
+    from histobench.mint.envs.action import classify
+
+    outcome = episode.outcome
+    who = {"run": outcome.run_name, "dataset": outcome.task, "task_id": outcome.task_id}
+    for number, (text, answer) in enumerate(episode.exchanges, start=1):
+        yield {**who, "turn": number, "kind": classify(text).kind, "said": text, "answer": answer}
+    yield {**who, "turn": None, "success": outcome.success, "terminate_reason": outcome.terminate_reason}
 
 
 # `histobench mint import`.
@@ -330,12 +365,9 @@ def import_command(args: ImportFlags) -> None:
       histobench mint import logs/*.eval -o outcomes.csv
     """
     from histobench.mint.results.episode_outcome import write_outcome_table
+    from histobench.mint.results.reading import log_outcomes
 
-    try:
-        from histobench.mint.exchange.inspect_logs import import_outcomes
-    except ImportError as error:
-        raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
-    outcomes = [outcome for log in args.logs for outcome in import_outcomes(log)]
+    outcomes = [outcome for log in args.logs for outcome in log_outcomes(log)]
     if not outcomes:
         raise HistobenchError("no sample of these logs has a score that says solved or not solved")
     write_outcome_table(args.out, outcomes)
@@ -449,8 +481,6 @@ def grade_command(args: argparse.Namespace) -> int:
 
 
 def _keep(output: Path, graded: Sequence[Graded]) -> None:
-    import json
-
     from histobench.core.files import atomic_path
     from histobench.mint.rubric import write_grades
 

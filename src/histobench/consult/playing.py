@@ -17,7 +17,7 @@ from histobench.consult.reference_agents import PolicyModels, PolicyPlayer, pars
 from histobench.consult.study import FAMILY, KIND, RECORD, RUNS, Case, Study, open_study
 from histobench.consult.study_plan import ConsultRun
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.agent import Player
 from histobench.mint.agents.agent_spec import AgentSpec, parse_agent
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import Terms, open_player, player_name
@@ -65,7 +65,7 @@ def play(run: ConsultRun, *, display: OpenDisplay = no_display, writer: Writer |
         run.options,
         output,
         terms,
-        open_player=player_opener(study, terms, planned),
+        open_player=player_opener(study, terms),
         wording=OwnWording(),
         encyclopedia=None,
         withhold=[output, study.folder],
@@ -188,46 +188,16 @@ def _sequence_tasks(
     ]
 
 
-def player_opener(study: Study, terms: Terms, planned: Planned) -> OpenPlayer:
+def player_opener(study: Study, terms: Terms) -> OpenPlayer:
     """Opens policies here and everybody else by MINT's factory."""
     models = PolicyModels(study)
-    steps = {
-        (cell.dataset.name, str(task.task_id)): task
-        for cell, tasks in planned
-        for task in tasks
-        if isinstance(task, ConsultTask) and task.memory is not None
-    }
 
     def open_one(spec: AgentSpec, sampling: Sampling, as_expert: bool) -> Player:
         if spec.kind == KIND:
             return PolicyPlayer(study, spec.target, models)
-        player = open_player(spec, terms, sampling=sampling, as_expert=as_expert)
-        return _SequencePlayer(player, steps) if steps and not as_expert else player
+        return open_player(spec, terms, sampling=sampling, as_expert=as_expert)
 
     return open_one
-
-
-class _SequencePlayer(Player):
-    """A player of sequences: where it cannot begin an episode, no one waits for the notes of that one."""
-
-    def __init__(self, player: Player, steps: dict[tuple[str, str], ConsultTask]) -> None:
-        self.name, self.max_concurrency = player.name, player.max_concurrency
-        self._player, self._steps = player, steps
-
-    def open(self, key: EpisodeKey) -> EpisodeAgent:
-        try:
-            return self._player.open(key)
-        except BaseException:
-            task = self._steps.get((key.dataset, str(key.task_id)))
-            if task is not None and task.memory is not None and task.step is not None:
-                task.memory.end(task.step, None)
-            raise
-
-    def stop(self) -> None:
-        self._player.stop()
-
-    def close(self) -> None:
-        self._player.close()
 
 
 def _adviser(arm: str, expert: ExpertPlan | None) -> tuple[ExpertPlan | None, str]:

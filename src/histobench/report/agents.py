@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from histobench.core.errors import HistobenchError, error_text
 from histobench.mint.envs.action import classify
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
+from histobench.mint.results.reading import Episode as Played
 from histobench.mint.results.recording import SUFFIX, read_recordings
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.stored_episode import (
@@ -32,26 +33,6 @@ from histobench.report.thumbnails import Cache, Pictures
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ShownTurn:
-    text: str
-    kind: str
-    observation: str | None = None
-    feedback: str = ""
-    pictures: tuple[Path, ...] = ()  # what the observation shows
-
-
-@dataclass(frozen=True)
-class Episode:
-    outcome: EpisodeOutcome
-    prompt: str
-    turns: tuple[ShownTurn, ...]
-    reference: str = ""
-    error: str = ""
-    tokens: int | None = None
-    pictures: tuple[Path, ...] = ()  # what the task shows
-
-
 @dataclass
 class AgentRun:
     """All episodes of an agent with one expert (or none) and one budget."""
@@ -60,7 +41,8 @@ class AgentRun:
     feedback_model: str
     feedback_type: str
     k: int
-    episodes: list[Episode] = field(default_factory=list)
+    episodes: list[Played] = field(default_factory=list)
+    outcomes: list[EpisodeOutcome] = field(default_factory=list)
     #: Outcome -> episodes that could not be played to their end, which no rate counts.
     unfinished: Counter[str] = field(default_factory=Counter)
 
@@ -88,9 +70,12 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
         if any(path.is_relative_to(folder) for folder in elsewhere):
             continue
         try:
-            for episode in _episodes(path, once):
-                key = _run_key(episode.outcome)
-                runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
+            found = once.of(path, read_episodes(path)) if path.name == FILE else read_recordings(path)
+            for episode in found:
+                outcome = episode.outcome
+                run = runs.setdefault(_run_key(outcome), AgentRun(*_run_key(outcome)))
+                run.episodes.append(episode)
+                run.outcomes.append(outcome)
             read.add(path)
         except (HistobenchError, OSError) as error:
             problems.append(without_folder(error_text(error), results_dir))
@@ -110,51 +95,20 @@ def _run_key(outcome: EpisodeOutcome) -> tuple[str, str, str, int]:
     return outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k
 
 
-def _episodes(path: Path, once: EachOnce) -> Iterator[Episode]:
-    if path.name == FILE:
-        yield from map(conversation, once.of(path, read_episodes(path)))
-        return
-    for recording in read_recordings(path):
-        turns = (
-            ShownTurn(each.assistant, each.kind, each.observation, each.feedback) for each in recording.turns
-        )
-        yield Episode(recording.outcome, "", tuple(turns), error=recording.error or "")
-
-
-def conversation(episode: StoredEpisode) -> Episode:
-    state, task = episode.state, episode.task
-    history = state["history"]
-    prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
-    answers = [answer for _, answer in episode.exchanges]
-    shown = [tuple(files) for files in episode.pictures]
-    turns = [
-        _turn(message, answer, pictures)
-        for message, answer, pictures in zip(episode.written, answers, shown[1:], strict=True)
-    ]
-    usage: Any = state.get("token_counter") or {}
-    return Episode(
-        episode.outcome,
-        prompt,
-        tuple(turns),
-        reference=str(task.get("reference", "")),
-        error=str(state.get("error") or ""),
-        tokens=usage.get("total_tokens") if isinstance(usage, dict) else None,
-        pictures=shown[0],
-    )
-
-
-def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> ShownTurn:
-    """The turn with the next user message taken apart; what the model thought stands before what it wrote."""
-    kind = classify(message.content).kind
+def _turn(message: Message, answer: str | None) -> list[str | None]:
+    """Text, kind, observation and feedback; what the model thought stands before what it wrote."""
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning)]
     text = "\n".join(
         [*(f"[reasoning]\n{thought or '(not shown)'}\n" for thought in thoughts), message.content]
     )
-    if answer is None:
-        return ShownTurn(text, kind)
-    observation, _, feedback = answer.partition(FEEDBACK_HEADING)
+    observation, _, feedback = (answer or "").partition(FEEDBACK_HEADING)
     observation = observation.removeprefix("Observation:\n").rstrip("\n")
-    return ShownTurn(text, kind, observation, feedback.rstrip("\n"), pictures)
+    return [
+        text,
+        classify(message.content).kind,
+        None if answer is None else observation,
+        feedback.rstrip("\n"),
+    ]
 
 
 # The data of the agent pages: success by budget, turn and family, gain from feedback, conversations.
@@ -165,7 +119,7 @@ _PER_FILE, _LONGEST = 25, 20_000
 
 def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
     """Write `agents`, and for every run its list of episodes and their conversations."""
-    outcomes = [episode.outcome for run in runs for episode in run.episodes]
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
     trends = {standing.model: standing.trend for standing in leaderboard(outcomes)}
     write_payload(
         site,
@@ -178,14 +132,14 @@ def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
     )
     pictures = talk_pictures(site, "talk", cache)
     for number, run in enumerate(runs):
-        write_payload(site, f"agent/{number}", {"episodes": [_row(episode) for episode in run.episodes]})
+        write_payload(site, f"agent/{number}", {"episodes": list(map(_row, run.episodes, run.outcomes))})
         for start in range(0, len(run.episodes), _PER_FILE):
             talks = [talk_payload(episode, pictures) for episode in run.episodes[start : start + _PER_FILE]]
             write_payload(site, f"talk/{number}-{start // _PER_FILE}", talks)
 
 
 def _run(run: AgentRun) -> dict[str, Any]:
-    outcomes = [episode.outcome for episode in run.episodes]
+    outcomes = run.outcomes
     families: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     datasets: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -193,7 +147,7 @@ def _run(run: AgentRun) -> dict[str, Any]:
         datasets[outcome.task].append(outcome)
     invalid = sum(o.invalid for o in outcomes)
     actions = sum(o.proposals + o.tool_calls for o in outcomes) + invalid
-    tokens = [episode.tokens for episode in run.episodes if episode.tokens]
+    tokens = [outcome.tokens for outcome in outcomes if outcome.tokens]
     return {
         "name": run.name,
         "agent": run.agent,
@@ -204,7 +158,7 @@ def _run(run: AgentRun) -> dict[str, Any]:
         "datasets": {name: _rate(members) for name, members in sorted(datasets.items())},
         "solvedBy": _solved_by(run),
         "outcomes": _outcomes(run),
-        "turns": rounded(float(np.mean([len(episode.turns) for episode in run.episodes]))),
+        "turns": rounded(float(np.mean([len(episode.messages) for episode in run.episodes]))),
         "invalid": rounded(invalid / actions) if actions else None,
         "tokens": rounded(float(np.mean(tokens))) if tokens else None,
     }
@@ -212,7 +166,7 @@ def _run(run: AgentRun) -> dict[str, Any]:
 
 def _outcomes(run: AgentRun) -> list[list[Any]]:
     """Outcome, episodes, and whether they enter the rate, in the order of `mint table`."""
-    found = Counter(episode.outcome.outcome for episode in run.episodes) + run.unfinished
+    found = Counter(outcome.outcome for outcome in run.outcomes) + run.unfinished
     return [[name, found[name], int(name not in UNFINISHED)] for name in OUTCOMES if found[name]]
 
 
@@ -233,7 +187,8 @@ def _share(outcomes: Sequence[EpisodeOutcome]) -> float:
 
 def _solved_by(run: AgentRun) -> list[float | None]:
     """The share of episodes that had succeeded after 1, 2, ... k turns."""
-    taken = np.array([len(e.turns) if e.outcome.success else np.inf for e in run.episodes])
+    pairs = zip(run.episodes, run.outcomes, strict=True)
+    taken = np.array([len(episode.messages) if outcome.success else np.inf for episode, outcome in pairs])
     return [rounded(float((taken <= turn).mean())) for turn in range(1, run.k + 1)]
 
 
@@ -245,7 +200,7 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
         base = plain.get((run.agent, run.k))
         if run.feedback_model == NO_FEEDBACK or base is None:
             continue
-        helped, alone = ([episode.outcome for episode in one.episodes] for one in (run, base))
+        helped, alone = run.outcomes, base.outcomes
         found = gain(helped, alone)
         if found is None:
             continue
@@ -267,34 +222,35 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
     return gains
 
 
-def _row(episode: Episode) -> list[Any]:
-    o = episode.outcome
-    return [o.task, o.task_id, int(o.success), len(episode.turns), o.outcome]
+def _row(episode: Played, outcome: EpisodeOutcome) -> list[Any]:
+    return [outcome.task, outcome.task_id, int(outcome.success), len(episode.messages), outcome.outcome]
 
 
 def talk_pictures(site: Path, folder: str, cache: Cache) -> Pictures:
     return Pictures(site, folder, cache, side=448, square=False)
 
 
-def talk_payload(episode: Episode, pictures: Pictures) -> dict[str, Any]:
+def talk_payload(episode: Played, pictures: Pictures) -> dict[str, Any]:
     """A conversation; of each picture its address, or an empty text where it was not kept."""
-    shown = [[pictures.address(str(path)) for path in turn.pictures] for turn in episode.turns]
+    prompt, reference = "", ""
+    shown: list[list[str]] = []
+    if isinstance(episode, StoredEpisode):
+        history = episode.state["history"]
+        prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
+        reference = str(episode.task.get("reference", ""))
+        shown = [[pictures.address(str(path)) for path in files] for files in episode.pictures]
+        answers = [answer for _, answer in episode.exchanges]
+        turns = [_turn(*each) for each in zip(episode.written, answers, strict=True)]
+    else:
+        turns = [[each.assistant, each.kind, each.observation, each.feedback] for each in episode.turns]
     content: dict[str, Any] = {
-        "prompt": _cut(episode.prompt),
-        "reference": _cut(episode.reference),
-        "error": _cut(episode.error),
-        "turns": [
-            [
-                _cut(turn.text),
-                turn.kind,
-                None if turn.observation is None else _cut(turn.observation),
-                _cut(turn.feedback),
-            ]
-            for turn in episode.turns
-        ],
+        "prompt": _cut(prompt),
+        "reference": _cut(reference),
+        "error": _cut(str(episode.error or "")),
+        "turns": [[text if text is None else _cut(text) for text in turn] for turn in turns],
     }
-    if episode.pictures or any(shown):
-        content["pictures"] = [[pictures.address(str(path)) for path in episode.pictures], *shown]
+    if any(shown):
+        content["pictures"] = shown
     return content
 
 

@@ -16,7 +16,7 @@ from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_
 from histobench.consult.study import RECORD, RUNS, STUDY, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
 from histobench.core.errors import HistobenchError, error_text
-from histobench.report.agents import conversation, talk_payload, talk_pictures
+from histobench.report.agents import talk_payload, talk_pictures
 from histobench.report.inventory import without_folder
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
@@ -90,7 +90,7 @@ def _card(
         "final": label(plays.final[0, row]),
         "confidence": rounded(float(plays.confidence[0, row])),
         "tool": None,
-        "talk": talk_payload(conversation(episode), talk),
+        "talk": talk_payload(episode, talk),
     }
     if view is not None:
         recorded = {"image": case.id, "encoder": view.encoder, "arm": arm}

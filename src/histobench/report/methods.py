@@ -238,11 +238,11 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
     if not agents:
         return ""
     names = _distinct(run.agent for run in agents)
-    datasets = sorted({episode.outcome.task for run in agents for episode in run.episodes})
-    tasks = {episode.outcome.key for run in agents for episode in run.episodes}
+    datasets = sorted({outcome.task for run in agents for outcome in run.outcomes})
+    tasks = {outcome.key for run in agents for outcome in run.outcomes}
     budgets = sorted({run.k for run in agents})
     experts = _distinct(run.feedback_model for run in agents if run.feedback)
-    methods = sorted({rate_interval([each.outcome for each in run.episodes]).method for run in agents})
+    methods = sorted({rate_interval(run.outcomes).method for run in agents})
     return _joined(
         f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
         f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "

@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.http import retry_after
 from histobench.mint.agents.completion import Usage
 from histobench.mint.agents.prices import TABLE, Price, find_price, read_prices
-from histobench.mint.agents.rate_limits import RateLimiter, RateLimits
+from histobench.mint.agents.rate_limits import RateLimiter
 from histobench.mint.results.episode_outcome import EpisodeOutcome
 from histobench.mint.results.uncertainty import pass_at, pass_hat, tries_rows
 
@@ -59,7 +59,7 @@ class Clock:
 
 def test_a_limit_of_requests_is_kept_over_a_minute() -> None:
     clock = Clock()
-    limiter = RateLimiter(RateLimits(requests=6), clock=clock)
+    limiter = RateLimiter({"requests": 6}, clock=clock)
     assert [limiter.wait(1) for _ in range(6)] == [0.0] * 6
     assert limiter.wait(1) == pytest.approx(10.0)
     clock.now += 10
@@ -68,7 +68,7 @@ def test_a_limit_of_requests_is_kept_over_a_minute() -> None:
 
 def test_a_limit_of_tokens_is_corrected_by_what_an_answer_took() -> None:
     clock = Clock()
-    limiter = RateLimiter(RateLimits(tokens=600), clock=clock)
+    limiter = RateLimiter({"tokens": 600}, clock=clock)
     assert limiter.wait(600) == 0.0
     limiter.settle(600, 100)  # 500 are left
     assert limiter.wait(500) == 0.0
@@ -84,7 +84,7 @@ def test_a_limit_of_tokens_is_corrected_by_what_an_answer_took() -> None:
 )
 def test_what_the_headers_say_is_obeyed(headers: dict[str, str]) -> None:
     clock = Clock()
-    limiter = RateLimiter(clock=clock)
+    limiter = RateLimiter({}, clock=clock)
     limiter.hear({"x-ratelimit-remaining-requests": "nonsense", "x-ratelimit-reset-requests": "?"})
     assert limiter.wait(10) == 0.0
     limiter.hear(headers)
@@ -102,7 +102,7 @@ def test_a_date_of_the_server_is_read_by_its_own_clock(
     monkeypatch.setattr("time.time", lambda: true + wrong_by)
     said = {"date": "Sun, 15 Nov 2026 12:00:00 GMT", "retry-after": "Sun, 15 Nov 2026 12:00:20 GMT"}
     assert retry_after(said) == pytest.approx(20.0)
-    limiter = RateLimiter(clock=Clock())
+    limiter = RateLimiter({}, clock=Clock())
     prefix = "anthropic-ratelimit-requests"
     reset = {f"{prefix}-remaining": "0", f"{prefix}-reset": "2026-11-15T12:00:30Z"}
     limiter.hear(reset | {"date": said["date"]})
@@ -111,7 +111,7 @@ def test_a_date_of_the_server_is_read_by_its_own_clock(
 
 @pytest.mark.parametrize("reset", ["inf", "1e300", "99999999h", "2999-01-01T00:00:00Z"])
 def test_no_server_makes_us_wait_for_ever(reset: str) -> None:
-    limiter = RateLimiter(clock=Clock())
+    limiter = RateLimiter({}, clock=Clock())
     limiter.hear({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": reset})
     assert limiter.wait(1) == 600.0
 

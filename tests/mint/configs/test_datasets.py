@@ -73,7 +73,7 @@ def test_the_published_guide_works_as_it_is_written(tmp_path: Path, monkeypatch:
     config = json.loads(file.read_text())
     config["feedback_config"]["feedback_agent_config"] = "None"
     file.write_text(json.dumps(config))
-    assert read_configs(file)[0].planned.expert is None
+    assert read_configs(file)[0][0].expert is None
 
 
 def test_a_line_that_is_not_json_is_named_by_its_number(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from inspect_ai.model import Model, get_model
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.inspect.evaluation import mint
+from histobench.mint.inspect.inspect_entry import mint
 from histobench.mint.inspect.solver import EPISODE
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("one_sandbox")]

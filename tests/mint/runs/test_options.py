@@ -122,7 +122,7 @@ def test_the_rates_of_a_run_are_divided_over_its_workers(
     }
     writer: Any = of and SimpleNamespace(part=SimpleNamespace(of=of), **others)
     terms = open_terms(RunOptions(rpm=60.0, tpm=900.0, cache="none"), tmp_path, [], writer)
-    assert (terms.limits.requests, terms.limits.tokens) == (requests, tokens)
+    assert terms.limits == {"requests": requests, "tokens": tokens}
 
 
 @pytest.mark.usefixtures("seen")

@@ -20,11 +20,17 @@ from histobench.cli.main import main
 from histobench.cli.mint import INCOMPLETE
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.costs import CostTracker
-from histobench.mint.exchange.reading import read_outcomes
+from histobench.mint.results.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs import episode_queue
-from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.episode_queue import PendingEpisode, _play_alone, _Progress, place_of, run_episode
+from histobench.mint.runs.episode_queue import (
+    EpisodeCounter,
+    PendingEpisode,
+    _play_alone,
+    _Progress,
+    place_of,
+    run_episode,
+)
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display

@@ -55,7 +55,7 @@ def bare_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     """Sessions without IPython, under tight limits."""
     if refusal := backend_works(request.param):
         pytest.skip(refusal)
-    with open_sandbox(request.param, preload=(), shell="plain", limits=HOSTILE_LIMITS, warm=1) as pool:
+    with open_sandbox(request.param, preload=(), shell="plain", limits=HOSTILE_LIMITS) as pool:
         yield pool
 
 
@@ -65,7 +65,7 @@ def ipython_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
     pytest.importorskip("IPython")
     if refusal := backend_works(request.param):
         pytest.skip(refusal)
-    with open_sandbox(request.param, preload=(), shell="ipython", warm=1) as pool:
+    with open_sandbox(request.param, preload=(), shell="ipython") as pool:
         yield pool
 
 

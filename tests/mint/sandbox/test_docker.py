@@ -27,7 +27,7 @@ def docker_pool() -> Iterator[SandboxPool]:
     """A pool of containers under tight limits."""
     if refusal := backend_works("docker"):
         pytest.skip(refusal)
-    with open_sandbox("docker", preload=(), shell="plain", limits=LIMITS, warm=1) as pool:
+    with open_sandbox("docker", preload=(), shell="plain", limits=LIMITS) as pool:
         yield pool
 
 
@@ -111,7 +111,7 @@ def test_long_messages_arrive_whole(docker_pool: SandboxPool) -> None:
 
 def test_no_container_is_left_behind(docker_pool: SandboxPool) -> None:
     with (
-        open_sandbox("docker", preload=(), shell="plain", limits=LIMITS, warm=1) as pool,
+        open_sandbox("docker", preload=(), shell="plain", limits=LIMITS) as pool,
         pool.episode() as episode,
     ):
         assert episode.run_cell("import subprocess; subprocess.Popen(['sleep', '600'])").kind == "ok"
@@ -167,7 +167,7 @@ def test_containers_are_made_used_and_removed(tmp_path: Path, monkeypatch: pytes
     engine.write_text(FAKE.format(python=sys.executable, parent=str(Path(guest_folder()).parent)))
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with open_sandbox("docker", preload=(), shell="plain", warm=0) as pool:
+    with open_sandbox("docker", preload=(), shell="plain") as pool:
         with pool.episode({"double": lambda number: 2 * number}) as episode:
             assert episode.run_cell("print(double(21))").text == "42\n"
         assert run_unit_tests(pool, "def f(n): return n + 1", "assert f(1) == 2").passed

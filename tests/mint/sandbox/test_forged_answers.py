@@ -390,7 +390,7 @@ def science_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
         pytest.importorskip(package)
     if refusal := backend_works(request.param):
         pytest.skip(refusal)
-    with open_sandbox(request.param, preload=("numpy", "pandas", "sympy"), shell="plain", warm=3) as pool:
+    with open_sandbox(request.param, preload=("numpy", "pandas", "sympy"), shell="plain") as pool:
         yield pool
 
 
@@ -423,7 +423,7 @@ def test_an_address_in_the_program_means_nothing_to_the_tests(isolation: str) ->
     if refusal := backend_works(isolation):
         pytest.skip(refusal)
     tests = "memory = spray\nassert f(1) == [1, 2, 3]\nassert f(2) == 'anything'"
-    with open_sandbox(isolation, preload=("numpy",), shell="plain", warm=1) as pool:
+    with open_sandbox(isolation, preload=("numpy",), shell="plain") as pool:
         verdict = run_unit_tests(pool, POINTER, tests)
         assert "cannot be decoded" in verdict.reason
         where = "def here(): return id(type)\ndef maps(): return open('/proc/self/maps').read()"

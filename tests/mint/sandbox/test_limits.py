@@ -51,7 +51,7 @@ def test_processor_time_of_all_processes_counts_together(bare_pool: SandboxPool)
     )
     limits = replace(bare_pool.limits, cpu_seconds=1)
     with (
-        open_sandbox(bare_pool.backend, preload=(), shell="plain", limits=limits, warm=0) as pool,
+        open_sandbox(bare_pool.backend, preload=(), shell="plain", limits=limits) as pool,
         pool.episode() as episode,
     ):
         result = episode.run_cell(code, timeout=120)

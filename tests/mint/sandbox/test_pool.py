@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from histobench.mint.sandbox import (
     SandboxError,
     SandboxPool,
     active_backend,
-    backend_works,
     open_sandbox,
 )
 from histobench.mint.sandbox.launch import SessionSetup
@@ -40,7 +38,7 @@ def test_many_threads_share_one_pool(bare_pool: SandboxPool) -> None:
 def test_a_pool_outlives_the_thread_that_opened_it() -> None:
     opened: list[SandboxPool] = []
     thread = threading.Thread(
-        target=lambda: opened.append(open_sandbox(preload=(), shell="plain", warm=0)), name="short-lived"
+        target=lambda: opened.append(open_sandbox(preload=(), shell="plain")), name="short-lived"
     )
     thread.start()
     thread.join()
@@ -70,7 +68,7 @@ def test_results_of_tools_that_no_message_can_hold_are_cut_or_refused(bare_pool:
 
 @pytest.mark.slow
 def test_a_lost_zygote_is_replaced(bare_pool: SandboxPool) -> None:
-    with open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=1) as pool:
+    with open_sandbox(bare_pool.backend, preload=(), shell="plain") as pool:
         episode = pool.episode()
         zygote = _zygote_of(pool)
         os.kill(zygote, signal.SIGKILL)
@@ -92,7 +90,7 @@ def test_an_unknown_backend_and_an_unknown_module_are_named() -> None:
 def test_auto_never_takes_the_unsafe_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def refuse(self: SandboxPool, backend: str, setup: SessionSetup, *, warm: int) -> None:
+    def refuse(self: SandboxPool, backend: str, setup: SessionSetup) -> None:
         tried.append(backend)
         raise SandboxError("not here")
 
@@ -103,7 +101,7 @@ def test_auto_never_takes_the_unsafe_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_unsafe_backend_runs_when_named() -> None:
-    with open_sandbox("unsafe", preload=(), shell="plain", warm=0) as pool, pool.episode() as episode:
+    with open_sandbox("unsafe", preload=(), shell="plain") as pool, pool.episode() as episode:
         assert episode.run_cell("print(6 * 7)").text == "42\n"
 
 
@@ -112,7 +110,7 @@ def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
     mark = f"29{os.getpid()}.25"
     script = (
         "import os\nfrom histobench.mint.sandbox import open_sandbox\n"
-        f"episode = open_sandbox({bare_pool.backend!r}, preload=(), shell='plain', warm=2).episode()\n"
+        f"episode = open_sandbox({bare_pool.backend!r}, preload=(), shell='plain').episode()\n"
         f"episode.run_cell(\"import subprocess; subprocess.Popen(['sleep', '{mark}'])\")\n"
         "print('started', flush=True)\nos.kill(os.getpid(), 9)"
     )
@@ -129,7 +127,7 @@ def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pyte
     """Neither the arguments nor the environment of any process that the sandbox starts, or its episodes."""
     monkeypatch.setenv("SOME_API_KEY", "sk-of-the-process-list")
     with (
-        open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=1) as pool,
+        open_sandbox(bare_pool.backend, preload=(), shell="plain") as pool,
         pool.episode() as episode,
     ):
         session = pool.take_for_tests()
@@ -188,37 +186,6 @@ def test_a_database_on_disk_works_without_locks(bare_pool: SandboxPool) -> None:
     )
     with bare_pool.episode() as episode:
         assert episode.run_cell(code).text == "(3,)\n"
-
-
-@pytest.mark.slow
-def test_what_a_killed_sandbox_left_is_removed_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if refusal := backend_works("landlock"):
-        pytest.skip(refusal)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    tmp_path.chmod(0o755)
-    script = (
-        "import os\nfrom histobench.mint.sandbox import open_sandbox\n"
-        "pool = open_sandbox('landlock', preload=(), shell='plain', warm=0)\n"
-        "pool.episode().run_cell(\"import os; os.makedirs('a/b'); open('a/b/c', 'w').write('x')\")\n"
-        "os.kill(pool.pid, 9)\nos.kill(os.getpid(), 9)"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    foreign = tmp_path / "histobench-scratch-link"
-    foreign.symlink_to(tmp_path / "kept")
-    (tmp_path / "kept").mkdir()
-    (left,) = (path for path in tmp_path.glob("histobench-scratch-*") if not path.is_symlink())
-    assert list(left.rglob("c"))
-    descriptor = os.open(left, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits until the last of the killed processes has ended
-    os.close(descriptor)
-    with open_sandbox("landlock", preload=(), shell="plain", warm=0) as one:
-        assert not left.exists()
-        with open_sandbox("landlock", preload=(), shell="plain", warm=0), one.episode() as episode:
-            assert episode.run_cell("open('f', 'w').write('1'); print(1)").text == "1\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["histobench-scratch-link", "kept"]
 
 
 @pytest.mark.slow

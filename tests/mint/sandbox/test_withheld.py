@@ -43,7 +43,7 @@ def pool(request: pytest.FixtureRequest, project: Path) -> Iterator[SandboxPool]
     if refusal := backend_works(request.param):
         pytest.skip(refusal)
     withhold = [project / "data", project / "single.json"]
-    with open_sandbox(request.param, preload=(), shell="plain", warm=0, withhold=withhold) as opened:
+    with open_sandbox(request.param, preload=(), shell="plain", withhold=withhold) as opened:
         yield opened
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.envs.turn_loop import Budget
-from histobench.mint.results.rescoring import rescore
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask
 from reproduction.gates import as_recorded_program
@@ -165,13 +163,3 @@ def _function_of(tests: str) -> str:
         assert isinstance(last.value, ast.Call)
         return ast.unparse(last.value.args[0])
     return next((name for name in called if not hasattr(builtins, name)), called[0])
-
-
-def test_a_stored_success_with_an_object_that_equals_everything_is_flagged() -> None:
-    task = MBPPTask(id=0, prompt="Write one.", reference="assert one() == 1")
-    cheat = CHEATS["an object that equals everything"].format(name="one")
-    again = rescore([f"<solution>{cheat}</solution>"], task, "strict", stored_success=True, budget=Budget())
-    assert (again.success, again.unearned) == (False, True)
-    wrong = ["<solution>def one(): return 2</solution>"]
-    again = rescore(wrong, task, "strict", stored_success=True, budget=Budget())
-    assert (again.success, again.unearned) == (False, False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
+from histobench.mint.tasks import reasoning, strict_answer, theorem_answer
 
 TABLE = Path(__file__).parent / "judged_answers.csv"
 #: The table and the rule disagree; docs/explanation/agents.md says why.
@@ -30,10 +30,10 @@ def verdict(row: dict[str, str]) -> bool:
     kind, answer = row["kind"], row["answer"]
     reference: Any = row["reference"]
     if kind in ("number", "phrase", "mathematics"):
-        return free_form.strict(reference, answer)
+        return strict_answer.same_text(reference, answer)
     if kind == "choice":
-        options = multiple_choice.parse_options(f"Options: {row['options']}", whole=True)
-        return multiple_choice.strict(reference, options, answer)
+        options = reasoning.parse_options(f"Options: {row['options']}", whole=True)
+        return reasoning.strict_option(reference, options, answer)
     if kind != "option":
         reference = {"True": True, "False": False}.get(reference) if kind == "bool" else eval(reference)
     return theorem_answer.strict(reference, kind, answer)

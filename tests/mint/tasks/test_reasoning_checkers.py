@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
+from histobench.mint.tasks import reasoning, strict_answer, theorem_answer
 from histobench.mint.tasks.base import Rule, Task
 from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
 
@@ -69,12 +69,12 @@ def test_an_option_with_brackets_is_read_whole_under_the_strict_rule() -> None:
 
 @given(st.text(max_size=60))
 def test_no_answer_crashes_a_checker(text: str) -> None:
-    for check in (free_form.published, free_form.strict):
+    for check in (reasoning.published_text, strict_answer.same_text):
         assert check("10.0", text) in (True, False)
         assert check("yes", text) in (True, False)
     options = {"a": "6", "b": "121"}
-    assert multiple_choice.published("a", options, text) in (True, False)
-    assert multiple_choice.strict("a", options, text) in (True, False)
+    assert reasoning.published_option("a", options, text) in (True, False)
+    assert reasoning.strict_option("a", options, text) in (True, False)
     for reference, kind in (
         (1.5, "float"),
         (3, "integer"),
@@ -89,17 +89,17 @@ def test_no_answer_crashes_a_checker(text: str) -> None:
 def test_an_article_is_no_letter_but_an_a_is() -> None:
     options = {"a": "a cat", "b": "a dog"}
     for answer, letter in (("A bird", None), ("A because cats purr", "a"), ("A", "a"), ("A dog", "b")):
-        given = [name for name in options if multiple_choice.strict(name, options, answer)]
+        given = [name for name in options if reasoning.strict_option(name, options, answer)]
         assert given == ([letter] if letter else [])
 
 
 def test_the_published_rule_credits_a_wrong_letter_that_contains_the_right_one() -> None:
-    assert multiple_choice.published("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
-    assert not multiple_choice.strict("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
+    assert reasoning.published_option("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
+    assert not reasoning.strict_option("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
 
 
 def test_an_answer_that_python_would_warn_of_prints_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    assert not free_form.strict("3", "3and 4")
+    assert not strict_answer.same_text("3", "3and 4")
     assert not theorem_answer.published(3, "integer", "3and 4")
     assert not recwarn.list
 
@@ -112,12 +112,12 @@ def test_an_answer_is_never_run_as_code() -> None:
 
 
 def test_a_digit_that_is_no_number_does_not_break_the_published_rule() -> None:
-    assert not multiple_choice.published("a", {"a": "²", "b": "3"}, "²")
-    assert not multiple_choice.published("a", {"a": "x", "b": "²"}, "³")
+    assert not reasoning.published_option("a", {"a": "²", "b": "3"}, "²")
+    assert not reasoning.published_option("a", {"a": "x", "b": "²"}, "³")
 
 
 def test_the_runs_of_2023_had_no_tolerance_for_negative_numbers() -> None:
-    assert free_form.published("-5", "-5.1")
-    assert not free_form.published("-5", "-5.1", recorded=True)
-    assert not free_form.published("-5", "-5", recorded=True)
-    assert free_form.published("5", "5.1", recorded=True)
+    assert reasoning.published_text("-5", "-5.1")
+    assert not reasoning.published_text("-5", "-5.1", recorded=True)
+    assert not reasoning.published_text("-5", "-5", recorded=True)
+    assert reasoning.published_text("5", "5.1", recorded=True)

@@ -161,26 +161,23 @@ class _EndpointAgent(EpisodeAgent):
             raise RequestRefusedError(f"limit of the episode: {limits.seconds:g} s are over", "over_limit")
 
 
-class HumanPlayer(Player):
-    """Shows the conversation and reads answers of several lines, ended by a line with a single dot."""
+class HumanPlayer(Player, EpisodeAgent):
+    """Shows the conversation and reads answers of several lines, ended by a line with a single dot.
+
+    One person plays all episodes, one after the other.
+    """
 
     name = "human"
     max_concurrency = 1
 
     def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._reader = reader or sys.stdin
+        self._writer = writer or sys.stderr
+        self._shown = 0
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        """One person plays all episodes, one after the other."""
-        return _HumanAgent(self._reader or sys.stdin, self._writer or sys.stderr)
-
-
-class _HumanAgent(EpisodeAgent):
-    def __init__(self, reader: TextIO, writer: TextIO) -> None:
-        self._reader = reader
-        self._writer = writer
         self._shown = 0
+        return self
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         for message in history[self._shown :]:

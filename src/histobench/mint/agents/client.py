@@ -36,7 +36,7 @@ from histobench.mint.agents.providers.provider import (
     is_filtered,
     is_too_long,
 )
-from histobench.mint.agents.rate_limits import RateLimiter, RateLimits
+from histobench.mint.agents.rate_limits import RateLimiter
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -73,7 +73,7 @@ class Endpoint:
         api: ProviderAPI,
         sampling: Sampling,
         *,
-        limits: RateLimits | None = None,
+        limits: Mapping[str, float | None] | None = None,
         concurrency: int = 8,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         cache: AnswerCache | None = None,
@@ -88,7 +88,7 @@ class Endpoint:
         self.costs = costs or CostTracker()
         self._place = without_credentials(api.base_url)
         self._capabilities = Capabilities()
-        self._limiter = RateLimiter(limits)
+        self._limiter = RateLimiter(limits or {})
         self._open_at = 0.0  # no request is sent before this moment: the provider asked for a pause
         self._identity = identity or address_identity(api.base_url)  # in the cache
         self._concurrency = concurrency

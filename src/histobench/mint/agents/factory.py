@@ -16,7 +16,6 @@ from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
 from histobench.mint.agents.prices import FREE, Price, find_price
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
@@ -33,7 +32,8 @@ class Terms:
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     costs: CostTracker = field(default_factory=CostTracker)
-    limits: RateLimits = field(default_factory=RateLimits)
+    #: Requests and tokens in a minute.
+    limits: dict[str, float | None] = field(default_factory=dict)
     #: Of the model under test, for each episode.
     episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
 

@@ -6,7 +6,6 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 
 from histobench.core.http import server_time
 
@@ -28,32 +27,26 @@ MINUTE = 60.0
 _LONGEST_WAIT = 600.0
 
 
-@dataclass(frozen=True)
-class RateLimits:
-    """What may be sent in a minute; None is no limit."""
-
-    requests: float | None = None
-    tokens: float | None = None
-
-
 class RateLimiter:
-    """Says how long a request has to wait. Used by one event loop, so that nothing has to be locked."""
+    """Says how long a request has to wait. Used by one event loop, so that nothing has to be locked.
+
+    `limits` are the `requests` and `tokens` that may be sent in a minute; None is no limit.
+    """
 
     def __init__(
-        self, limits: RateLimits | None = None, *, clock: Callable[[], float] = time.monotonic
+        self, limits: Mapping[str, float | None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
         now = clock()
-        given = asdict(limits or RateLimits())
-        self._buckets = {name: _Bucket(limit, now) for name, limit in given.items() if limit is not None}
-        self._told: dict[str, tuple[float, float]] = {}  # what is left, and until when that holds
+        self._buckets = {name: _Bucket(limit, now) for name, limit in limits.items() if limit is not None}
+        self._server: dict[str, tuple[float, float]] = {}  # what is left, and until when that holds
 
     def wait(self, tokens: float) -> float:
         """Seconds until a request of about so many tokens may be sent; 0 takes its share at once."""
         now = self._clock()
         costs = {"requests": 1.0, "tokens": float(tokens)}
         waits = [bucket.wait(costs[name], now) for name, bucket in self._buckets.items()]
-        for name, (left, until) in self._told.items():
+        for name, (left, until) in self._server.items():
             if until > now and left < min(costs[name], 1.0):
                 waits.append(until - now)
         longest = max(waits, default=0.0)
@@ -61,7 +54,7 @@ class RateLimiter:
             return longest
         for name, bucket in self._buckets.items():
             bucket.take(costs[name])
-        self._told = {name: (left - costs[name], until) for name, (left, until) in self._told.items()}
+        self._server = {name: (left - costs[name], until) for name, (left, until) in self._server.items()}
         return 0.0
 
     def settle(self, estimated: float, used: float) -> None:
@@ -79,7 +72,7 @@ class RateLimiter:
                     seconds = seconds_until(headers[reset], now=server_time(headers))
                 except (KeyError, ValueError):
                     continue
-                self._told[name] = (left, now + min(seconds, _LONGEST_WAIT))
+                self._server[name] = (left, now + min(seconds, _LONGEST_WAIT))
 
 
 class _Bucket:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -11,10 +10,9 @@ from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
-from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, ToolSpec
+from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
-from histobench.mint.results.recording import SUFFIX, read_recordings
-from histobench.mint.results.stored_episode import find_result_files, read_files
+from histobench.mint.results.reading import Episode, read_played
 
 #: What the agent's provider "said" when more is asked than was recorded.
 ENDED = "the recording ends here"
@@ -36,7 +34,7 @@ class ReplayPlayer(Player):
         found = self._episodes.get((key.dataset, str(key.task_id)))
         if found is None:
             raise ProviderError(f"{self._path} has no episode of {key.dataset} {key.task_id}")
-        return _ReplayAgent(found.messages, found.error)
+        return _ReplayAgent(found.written, found.error)
 
 
 class _ReplayAgent(EpisodeAgent):
@@ -75,42 +73,18 @@ class _ReplayedFeedback(EpisodeAgent):
         return self._left.pop() if self._left else ""
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """What the model wrote in each turn, what the expert said to it, and the error that ended the episode."""
-
-    outcome: EpisodeOutcome
-    messages: list[Message]
-    feedback: list[str]
-    error: str | None
-
-
-def _the_only_run(path: str | Path) -> tuple[dict[tuple[str, str], _Recorded], EpisodeOutcome]:
+def _the_only_run(path: str | Path) -> tuple[dict[tuple[str, str], Episode], EpisodeOutcome]:
     """The episodes of the one run that was recorded, and one outcome; several must not be mixed."""
     if not Path(path).exists():
         raise HistobenchError(f"no recordings at {path}")
-    found: dict[tuple[str, str], _Recorded] = {}
+    found: dict[tuple[str, str], Episode] = {}
     runs: dict[str, EpisodeOutcome] = {}
-    for episode in _recorded(Path(path)):
-        runs[episode.outcome.run_name] = episode.outcome
-        found.setdefault(episode.outcome.key, episode)
+    for episode in read_played(path):
+        outcome = episode.outcome
+        runs[outcome.run_name] = outcome
+        found.setdefault(outcome.key, episode)
     if len(runs) != 1:
         raise HistobenchError(
             f"{path} holds recordings of {len(runs)} runs ({'; '.join(sorted(runs))}); name one of them"
         )
     return found, next(iter(runs.values()))
-
-
-def _recorded(path: Path) -> Iterator[_Recorded]:
-    """Every episode of recordings or of the results of a run."""
-    if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
-        for recording in read_recordings(path):
-            turns = recording.turns
-            texts = [Message("assistant", turn.assistant) for turn in turns]
-            feedback = [turn.feedback for turn in turns]
-            yield _Recorded(recording.outcome, texts, feedback, recording.error)
-        return
-    for episode in read_files(find_result_files(path)):
-        answers = [answer or "" for _, answer in episode.exchanges]
-        feedback = [text.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for text in answers]
-        yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))

@@ -1,4 +1,4 @@
-"""The side process that plays games: loads the engine once and each game once, then forks for each play.
+"""The side process that plays games: loads the engine once, then forks for each play.
 
 The engine keeps its state in a C library, one game per process, and takes seconds to import; a game takes
 another second to load. Run as `python -m histobench.mint.alfworld.game_server DESCRIPTOR`; over that socket
@@ -15,14 +15,10 @@ import os
 import signal
 import socket
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Any, TextIO
 
-#: Loaded games that wait for another play.
-HELD_GAMES = 4
 _PATH_BYTES = 1 << 15
 
 
@@ -34,100 +30,36 @@ def main() -> None:
     import alfworld.agents.environment.alfred_tw_env  # noqa: F401 - seconds, spent before the first fork
 
     remember_parsed_texts()
-    holders: OrderedDict[tuple[bytes, float], socket.socket] = OrderedDict()
-    for path, descriptor in _requests(control):
-        with contextlib.suppress(OSError):
-            try:
-                game = path, os.stat(path).st_mtime
-            except OSError:
-                game = path, 0.0
-            if game not in holders or not _pass_on(holders[game], path, descriptor):
-                holders[game] = _start_holder(path, [control, *holders.values()])
-                _pass_on(holders[game], path, descriptor)
-            holders.move_to_end(game)
-            while len(holders) > HELD_GAMES:
-                holders.popitem(last=False)[1].close()
-        os.close(descriptor)
-
-
-def _requests(control: socket.socket) -> Iterator[tuple[bytes, int]]:
     while True:
         path, descriptors, _, _ = socket.recv_fds(control, _PATH_BYTES, 1)
         if not path:
             return
-        yield path, descriptors[0]
+        if os.fork() == 0:
+            try:
+                control.close()
+                _play(
+                    os.fsdecode(path), socket.socket(fileno=descriptors[0]).makefile("rw", encoding="utf-8")
+                )
+            finally:
+                os._exit(0)
+        os.close(descriptors[0])
 
 
-def _pass_on(holder: socket.socket, path: bytes, descriptor: int) -> bool:
-    """Hand a play to the process that holds its game; False if that is gone."""
+def _play(path: str, lines: TextIO) -> None:
     try:
-        socket.send_fds(holder, [path], [descriptor])
-    except OSError:
-        return False
-    return True
-
-
-def _start_holder(path: bytes, not_its_own: list[socket.socket]) -> socket.socket:
-    """A process that loads a game and forks a player for each socket it is sent."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def hold() -> None:
-        for other in (ours, *not_its_own):
-            other.close()
-        try:
-            opened: Any = open_game(os.fsdecode(path))
-        except Exception as error:
-            opened = error
-        for _, descriptor in _requests(theirs):
-            if isinstance(opened, Exception):
-                with contextlib.suppress(OSError):
-                    _send_error(_lines(descriptor), opened)
-                return  # the next play tries anew
-            _fork(partial(_play, descriptor, *opened))
-            os.close(descriptor)
-
-    _fork(hold)
-    theirs.close()
-    return ours
-
-
-def _fork(job: Callable[[], None]) -> None:
-    if os.fork() == 0:
-        status = 1
-        try:
-            job()
-            status = 0
-        finally:
-            os._exit(status)
-
-
-def _play(descriptor: int, env: Any, state: Any) -> None:
-    lines = _lines(descriptor)
-    try:
+        env, state = open_game(path)
         _send(lines, {"text": state.feedback})
         for line in lines:
             state, _, _ = env.step(json.loads(line))
             _send(lines, {"text": state.feedback, "won": bool(state["won"])})
-    except OSError:  # the host has gone
-        return
     except Exception as error:
-        _send_error(lines, error)
-
-
-def _lines(descriptor: int) -> TextIO:
-    return socket.socket(fileno=descriptor).makefile("rw", encoding="utf-8")
+        with contextlib.suppress(OSError):  # the host has gone
+            _send(lines, {"error": f"{type(error).__name__}: {error}"})
 
 
 def _send(lines: TextIO, message: dict[str, Any]) -> None:
     lines.write(json.dumps(message) + "\n")
     lines.flush()
-
-
-def _send_error(lines: TextIO, error: Exception) -> None:
-    _send(lines, {"error": f"{type(error).__name__}: {error}"})
-
-
-# Opens a game in the TextWorld engine. Imported only in the side process.
 
 
 def open_game(path: str) -> tuple[Any, Any]:

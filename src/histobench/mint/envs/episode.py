@@ -49,10 +49,9 @@ def play(
     budget: Budget = Budget(),  # noqa: B008 - immutable
     expert: Expert | None = None,
     feedback_type: FeedbackType = "no_feedback",
-    watch: Callable[[State], None] | None = None,
     functions: Callable[[], Sequence[ToolSpec]] | None = None,
 ) -> State:
-    """Turns until the task is solved or a budget is spent; `watch` sees every new state.
+    """Turns until the task is solved or a budget is spent.
 
     `functions` makes calls native: it is asked in every turn which functions the model may call in it, so
     that tools can open and close during an episode. Without it the model writes code and solutions as text.
@@ -74,8 +73,6 @@ def play(
         if expert is not None and not state.finished:
             feedback = expert(state.history, observation_block(state, outcome, budget))
         state = observe(state, outcome, budget, feedback=feedback, feedback_type=feedback_type)
-        if watch is not None:
-            watch(state)
     return state
 
 

@@ -34,11 +34,14 @@ from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.wikipedia_search import open_encyclopedia
 
-# A model of Inspect as a player, so that Inspect's runs and this project's share one way to play.
 
+class InspectPlayer(Player, EpisodeAgent):
+    """Asks a model that Inspect has opened, in one episode. Retries, caching and prices are Inspect's.
 
-class InspectPlayer(Player):
-    """Asks a model that Inspect has opened. Retries, time-outs, caching and prices are Inspect's."""
+    Lives in a worker thread; the question is put on Inspect's own event loop.
+    """
+
+    cost = None  # Inspect keeps the accounts
 
     def __init__(self, model: Model, sampling: Sampling, config: GenerateConfig) -> None:
         self.name = model.name
@@ -48,24 +51,11 @@ class InspectPlayer(Player):
         self._config = config
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        return _InspectAgent(self._model, self._sampling, self._config, self.outputs)
-
-
-class _InspectAgent(EpisodeAgent):
-    """Lives in a worker thread; the question is put on Inspect's own event loop."""
-
-    def __init__(
-        self, model: Model, sampling: Sampling, config: GenerateConfig, outputs: list[ModelOutput]
-    ) -> None:
-        self._model = model
-        self._sampling = sampling
-        self._config = config
-        self._outputs = outputs
-        self.cost = None  # Inspect keeps the accounts
+        return self
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         output = from_thread.run(self._ask, as_inspect_messages(history))
-        self._outputs.append(output)
+        self.outputs.append(output)
         if output.usage is not None:
             self.usage += _usage(output.usage)
         # No tokens: the provider refused. With tokens the answer was merely cut off.

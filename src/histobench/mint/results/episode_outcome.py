@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, read_plain_text
@@ -122,17 +122,17 @@ def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bo
 
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
     """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
-    path = Path(path)
+    from pydantic import TypeAdapter, ValidationError
+
+    read = TypeAdapter(EpisodeOutcome).validate_python
     for number, row in enumerate(csv.DictReader(io.StringIO(read_plain_text(path))), start=2):
         try:
-            yield _outcome(row)
-        except KeyError as error:
-            columns = ", ".join(map(str, row))
+            yield read({name: text for name, text in row.items() if text and name})
+        except ValidationError as error:
+            problem = error.errors()[0]
             raise HistobenchError(
-                f"{path} is not a table of outcomes: it has no column {error}; it has: {columns}"
+                f"{path}:{number}: not an outcome ({'.'.join(map(str, problem['loc']))}: {problem['msg']})"
             ) from error
-        except (ValueError, TypeError) as error:
-            raise HistobenchError(f"{path}:{number}: not an outcome ({error})") from error
 
 
 def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) -> None:
@@ -150,23 +150,3 @@ def mean_tokens(outcomes: Iterable[EpisodeOutcome]) -> float | None:
     tokens = [outcome.tokens for outcome in outcomes]
     known = [number for number in tokens if number is not None]
     return sum(known) / len(known) if known and len(known) == len(tokens) else None
-
-
-def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
-    return EpisodeOutcome(
-        model=row["model"],
-        feedback_model=row["feedback_model"],
-        feedback_type=row["feedback_type"],
-        k=int(row["k"]),
-        task=row["task"],
-        task_id=row["task_id"],
-        success=bool(int(row["success"])),
-        proposals=int(row["proposals"]),
-        tool_calls=int(row["tool_calls"]),
-        invalid=int(row["invalid"]),
-        terminate_reason=row["terminate_reason"],
-        tokens=int(row["tokens"]) if row.get("tokens") else None,
-        leaked=bool(int(row["leaked"])) if row.get("leaked") else None,
-        family=row.get("family") or "",
-        outcome=row.get("outcome") or "",
-    )

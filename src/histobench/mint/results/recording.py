@@ -10,6 +10,8 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_json_lines
+from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.messages.parts import Message
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.base import Rule
 
@@ -64,6 +66,25 @@ class Recording:
         # The letters of options were recognised by the time the first cell got the number 2.
         options = "theoremqa_option_reworded" in self.flags and self.first_cell_number == 1
         return "recorded" if options or "legacy_negative_reference" in self.flags else "published"
+
+    @property
+    def messages(self) -> list[str]:
+        """What the model wrote, turn by turn."""
+        return [turn.assistant for turn in self.turns]
+
+    @property
+    def written(self) -> list[Message]:
+        """The same as messages."""
+        return [Message("assistant", text) for text in self.messages]
+
+    @property
+    def feedback(self) -> list[str]:
+        """What the expert said to each message."""
+        return [turn.feedback for turn in self.turns]
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.max_steps, self.max_propose)
 
     @property
     def outcome(self) -> EpisodeOutcome:

@@ -10,7 +10,6 @@ from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.tasks.base import CheckerError, Rule, Task, checked
-from histobench.mint.tasks.codegen import CodeGenTask
 
 
 @dataclass(frozen=True)
@@ -19,13 +18,10 @@ class Rescored:
 
     `open`: the stored run stopped at an answer that this rule does not accept, with budget left; what the
     model would have done then is unknown, and the episode counts as failed.
-    `unearned`: the stored success is a program whose tests met an object of its own in the place of a value,
-    which could claim to equal everything where program and tests shared one interpreter.
     """
 
     success: bool
     open: bool = False
-    unearned: bool = False
 
 
 def rescore(
@@ -61,8 +57,7 @@ def rescore(
     else:
         success = any(_accepts(task, answer) for answer in answers)
     lost = stored_success and not success
-    unearned = lost and isinstance(task, CodeGenTask) and any(task.verdict(each).unearned for each in answers)
-    return Rescored(success, open=lost and unspent, unearned=unearned)
+    return Rescored(success, open=lost and unspent)
 
 
 def _accepts(task: Task, answer: str) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
 from histobench.mint.results.uncertainty import (
     Trend,
-    gain,
     pass_hat,
     pass_hat_interval,
     rate_by_budget,
@@ -21,58 +20,6 @@ from histobench.mint.results.uncertainty import (
     tries_per_task,
 )
 from histobench.statistics.intervals import Interval
-from histobench.statistics.resampling import PairedDifference
-
-# What each expert's feedback is worth to each model.
-
-
-@dataclass(frozen=True)
-class FeedbackRow:
-    """Success with an expert, and the paired gain over the same tasks without one (`None` if never run).
-
-    `leaks` is the share of the episodes in which the expert gave the answer away, of those where that can be
-    judged.
-    """
-
-    model: str
-    expert: str
-    kind: str
-    k: int
-    episodes: int
-    rate: float
-    gain: PairedDifference | None
-    leaks: float | None
-
-
-def feedback_rows(outcomes: Iterable[EpisodeOutcome]) -> list[FeedbackRow]:
-    """A row for each model, expert, kind of feedback and budget."""
-    plain: dict[tuple[str, int], list[EpisodeOutcome]] = defaultdict(list)
-    helped: dict[tuple[str, str, str, int], list[EpisodeOutcome]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.feedback_model == NO_FEEDBACK:
-            plain[outcome.model, outcome.k].append(outcome)
-        else:
-            key = (outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k)
-            helped[key].append(outcome)
-    return [
-        FeedbackRow(
-            model,
-            expert,
-            kind,
-            k,
-            len(played),
-            success_rate(played) or 0.0,
-            gain(played, plain[model, k]),
-            _leaks(played),
-        )
-        for (model, expert, kind, k), played in sorted(helped.items())
-    ]
-
-
-def _leaks(outcomes: list[EpisodeOutcome]) -> float | None:
-    judged = [outcome.leaked for outcome in outcomes if outcome.leaked is not None]
-    return sum(judged) / len(judged) if judged else None
-
 
 # Success of every model on every family or dataset, with intervals and what the agents did.
 

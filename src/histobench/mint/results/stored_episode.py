@@ -14,8 +14,8 @@ from histobench.core.files import read_json_lines
 from histobench.core.text import natural_order
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.turn_loop import ASSISTANT, unsolved
-from histobench.mint.messages.parts import Message
+from histobench.mint.envs.turn_loop import ASSISTANT, Budget, unsolved
+from histobench.mint.messages.parts import FEEDBACK_HEADING, Message
 from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
 from histobench.mint.results.episode_outcome import EpisodeOutcome
 
@@ -74,6 +74,7 @@ class StoredEpisode:
     task: dict[str, Any]
     details: dict[str, Any] = field(default_factory=dict)
     folder: Path = Path()  # where the line was read, and its pictures lie
+    won: bool | None = None  # only recordings tell it apart from success
 
     @property
     def messages(self) -> list[str]:
@@ -89,6 +90,22 @@ class StoredEpisode:
     def exchanges(self) -> list[tuple[str, str | None]]:
         """Each message of the model with the user's answer to it; a last message has none."""
         return [(message.content, answer) for message, answer in self._turns()]
+
+    @property
+    def feedback(self) -> list[str]:
+        """What the expert said to each message; "" where it said nothing."""
+        answers = [answer or "" for _, answer in self._turns()]
+        return [answer.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for answer in answers]
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.cell.max_steps, self.cell.max_propose_solution)
+
+    @property
+    def error(self) -> str | None:
+        """The error that ended it."""
+        error: str | None = self.state.get("error")
+        return error
 
     @property
     def pictures(self) -> list[list[Path]]:
@@ -180,6 +197,13 @@ def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
     for cell in sorted(cells):
         episodes = [episode for file in cells[cell] for episode in once.of(file, read_episodes(file))]
         yield from sorted(episodes, key=lambda episode: natural_order(episode.task["task_id"]))
+
+
+def read_cell(output: str | Path, cell: Cell) -> list[StoredEpisode]:
+    """All episodes of a cell below a folder, repeated runs included."""
+    found = sorted(Path(output).glob(f"**/{FILE}"))
+    places = {path: f"/{path.parent.relative_to(output).as_posix()}" for path in found}
+    return list(read_files(path for path, place in places.items() if place.endswith(f"/{cell.path}")))
 
 
 def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:

@@ -39,7 +39,7 @@ class LineJournal:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             self._claim()
-            self.repaired = self._repair()
+            self._repair()
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -72,21 +72,18 @@ class LineJournal:
                 f"{self.path} is being written by another run; wait for it, or give another `output`"
             ) from error
 
-    def _repair(self) -> bool:
-        """Cut a torn last line off, or end a whole one; returns whether something was cut."""
+    def _repair(self) -> None:
+        """Cut a torn last line off, or end a whole one."""
         content = read_bytes(self.path)
         if not content or content.endswith(b"\n"):
-            return False
+            return
         start = content.rfind(b"\n") + 1
         try:
             parse_json(content[start:])
+            _write_all(self._descriptor, b"\n")
         except ValueError:
             os.ftruncate(self._descriptor, start)
-            os.fsync(self._descriptor)
-            return True
-        _write_all(self._descriptor, b"\n")
         os.fsync(self._descriptor)
-        return False
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -112,7 +109,6 @@ class CellStore:
         self.folder = Path(folder)
         self._lock = threading.RLock()
         results = LineJournal(self.folder / FILE)
-        self.repaired = results.repaired  # whether a torn line was cut off
         self._journals = {FILE: results}
         self._record = dict(record)
         self._run = uuid.uuid4().hex[:12]

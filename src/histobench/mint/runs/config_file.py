@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,8 @@ AGENT_CLASSES = {
 ADDRESS = "openai.api_base"
 
 
-@dataclass(frozen=True)
-class ConfiguredCell:
-    """What a file says, and the folder that it writes below."""
-
-    planned: PlannedCell
-    output: Path
+#: What a file says, and the folder that it writes below.
+ConfiguredCell = tuple[PlannedCell, Path]
 
 
 def read_configs(
@@ -83,7 +79,7 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
         raise HistobenchError(f"{path} is not a configuration of a run ({error!r})") from error
     except HistobenchError as error:
         raise HistobenchError(f"{path}: {error}") from error
-    return ConfiguredCell(planned, output)
+    return planned, output
 
 
 def _cell(output_dir: str) -> Cell:

@@ -6,8 +6,9 @@ import hashlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.claim import try_claim
@@ -19,7 +20,6 @@ from histobench.mint.agents.costs import CostLimitError, CostTracker
 from histobench.mint.configs.cell import Cell
 from histobench.mint.envs.action import Outcome
 from histobench.mint.runs.cell_store import CellStore
-from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import EpisodeStoppedError, RunContext, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.writers import CLAIMS, Writer, finished_by_writers
@@ -29,6 +29,8 @@ from histobench.mint.tasks.base import CheckerError, Task
 FAILURES_PER_WORKER = 3
 #: So many episodes whose checker raised end the run: the next will raise, too.
 CHECKER_ERRORS = 3
+#: Time left is judged by so many of the last episodes.
+WINDOW = 200
 #: Seconds within which the system that has ended the sandbox has ended this process too, if it was a cluster.
 LAST_WORDS = 2.0
 #: The folder of the second, third, ... time that the same cells are played.
@@ -58,12 +60,67 @@ class PendingEpisode:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """One moment of a run. `seconds_left` is unknown until an episode has finished."""
+
+    total: int
+    done: int = 0
+    earlier: int = 0  # of these, finished by an earlier run
+    successes: int = 0
+    failures: int = 0
+    tokens: int = 0
+    spent: float = 0.0
+    unpriced: int = 0
+    seconds: float = 0.0
+    seconds_left: float | None = None
+
+    @property
+    def success_rate(self) -> float | None:
+        """Percentage of the finished episodes."""
+        return 100 * self.successes / self.done if self.done else None
+
+
+class EpisodeCounter:
+    """Counts episodes as they finish; safe between threads."""
+
+    def __init__(self, total: int) -> None:
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._now = Standing(total)
+        self._recent: deque[float] = deque([self._start], maxlen=WINDOW + 1)
+
+    def add(self, **more: int) -> None:
+        """Add to fields of `Standing`; what is finished now (not `earlier`) tells the pace."""
+        with self._lock:
+            values = {name: getattr(self._now, name) + number for name, number in more.items()}
+            self._now = replace(self._now, **values)
+            if more.get("done") and "earlier" not in more:
+                self._recent.append(time.monotonic())
+
+    def add_earlier(self, successes: int, failures: int) -> None:
+        """Episodes that were on disk already."""
+        self.add(earlier=successes + failures, done=successes + failures, successes=successes)
+
+    def standing(self, *, spent: float = 0.0, unpriced: int = 0) -> Standing:
+        """The numbers now."""
+        with self._lock:
+            now, recent = self._now, list(self._recent)
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else None
+        return replace(
+            now,
+            spent=spent,
+            unpriced=unpriced,
+            seconds=time.monotonic() - self._start,
+            seconds_left=None if pace is None else pace * (now.total - now.done - now.failures),
+        )
+
+
+@dataclass(frozen=True)
 class RunOutcome:
     """How a run ended. `stopped` says why it ended early."""
 
     standing: Standing
     stopped: str | None = None
-    repaired: int = 0
     problems: tuple[str, ...] = ()
     #: It was broken off, because the rest would have failed as well: a wrong key, a checker that raises.
     failed: bool = False
@@ -167,14 +224,13 @@ class Run:
         return RunOutcome(
             state.standing(),
             state.stopped,
-            sum(store.repaired for store in self._stores),
             tuple(state.problems),
             state.broken_off,
         )
 
     def nothing_to_do(self) -> RunOutcome:
         """The outcome when every episode is on disk already."""
-        return RunOutcome(self.counter.standing(), repaired=sum(store.repaired for store in self._stores))
+        return RunOutcome(self.counter.standing())
 
     def _plan(self, cells: Sequence[tuple[PlannedCell, Sequence[Task]]], output: Path, repeats: int) -> None:
         total = successes = failures = 0
@@ -259,7 +315,7 @@ class _Progress:
     def finished(self, *, success: bool, tokens: int) -> None:
         with self._lock:
             self._in_a_row = 0
-        self._counter.add(success=success, tokens=tokens)
+        self._counter.add(done=1, successes=success, tokens=tokens)
         self._watch(self.standing())
 
     def failed(self, episode: PendingEpisode, error: Exception) -> None:
@@ -275,7 +331,7 @@ class _Progress:
                 "time": time.time(),
             }
         )
-        self._counter.add_failure()
+        self._counter.add(failures=1)
         with self._lock:
             if message not in self.problems:
                 self.problems.append(message)

@@ -66,12 +66,12 @@ def run_episode(
     task.rule = planned.rule
     if isinstance(task, CodeGenTask):
         task.pool = shared.pool
-    agent = player.open(key)
-    clock = _Clock()
     cell = planned.cell
     budget = Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
     tools = episode_tools(planned.dataset, shared.encyclopedia)
     with open_environment(task, tools, pool=shared.pool) as environment:
+        agent = player.open(key)  # inside: an environment learns of an episode that cannot begin
+        clock = _Clock()
         episode_expert = None
         if planned.expert is not None:
             writer = expert.open(key) if expert is not None else None

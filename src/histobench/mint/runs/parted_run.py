@@ -14,8 +14,7 @@ from histobench.core.progress import Progress
 from histobench.core.redaction import without_credentials
 from histobench.mint.agents.agent_spec import OWN_KEY, PLAIN_HTTP, PROVIDERS, parse_agent
 from histobench.mint.runs.cell_store import CellStore
-from histobench.mint.runs.episode_counter import EpisodeCounter
-from histobench.mint.runs.episode_queue import RunOutcome, place_of
+from histobench.mint.runs.episode_queue import EpisodeCounter, RunOutcome, place_of
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import (
     Loaded,

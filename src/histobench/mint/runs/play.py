@@ -18,14 +18,12 @@ from histobench.mint.agents.answer_cache import AnswerCache, AnswerFiles
 from histobench.mint.agents.costs import CostTracker, Ledger
 from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.prices import Price, find_price, read_prices
-from histobench.mint.agents.rate_limits import RateLimits
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
 from histobench.mint.results.stored_episode import WRITERS, spent_below
 from histobench.mint.runs.config_file import read_configs
-from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-from histobench.mint.runs.episode_queue import OpenPlayer, Run, RunOutcome
+from histobench.mint.runs.episode_queue import EpisodeCounter, OpenPlayer, Run, RunOutcome, Standing
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell, parse_budgets, plan_cells, plan_expert
 from histobench.mint.runs.run_options import ANSWERS, OUTPUT, SPENT, RunOptions
@@ -185,12 +183,12 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
     assert options.config is not None
     agent = parse_agent(options.agent) if options.agent else None
     configured = read_configs(options.config, agent=agent, name=options.name, rule=rule)
-    outputs = {entry.output for entry in configured}
+    outputs = {output for _, output in configured}
     if len(outputs) > 1 and not options.output:
         raise HistobenchError(f"{options.config}: the files write to {len(outputs)} folders; give `output`")
     cells = [
-        replace(entry.planned, prompts=options.prompts, cell=replace(entry.planned.cell, calls=options.calls))
-        for entry in configured
+        replace(planned, prompts=options.prompts, cell=replace(planned.cell, calls=options.calls))
+        for planned, _ in configured
     ]
     return cells, Path(options.output) if options.output else outputs.pop()
 
@@ -221,7 +219,7 @@ def open_terms(
         kept = options.cache or output / ANSWERS
         cache = AnswerCache(kept) if writer is None else AnswerFiles(output / WRITERS / "answers")
     return Terms(
-        limits=RateLimits(*(_share(limit, writer) for limit in (options.rpm, options.tpm))),
+        limits={"requests": _share(options.rpm, writer), "tokens": _share(options.tpm, writer)},
         concurrency=options.concurrency,
         retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
         cache=cache,

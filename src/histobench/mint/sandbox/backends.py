@@ -42,7 +42,6 @@ def open_sandbox(
     preload: tuple[str, ...] | None = None,
     shell: str | None = None,
     limits: Limits | None = None,
-    warm: int = 2,
     withhold: Iterable[str | os.PathLike[str]] = (),
 ) -> SandboxPool:
     """Open a pool on the strongest backend that works here, or on the one named.
@@ -58,11 +57,11 @@ def open_sandbox(
     shell = shell or ("ipython" if find_spec("IPython") else "plain")
     setup = SessionSetup(preload, shell, limits or Limits(), withheld_paths(withhold))
     if backend != "auto":
-        return SandboxPool(backend, setup, warm=warm)
+        return SandboxPool(backend, setup)
     refusals = []
     for name in ISOLATING:
         try:
-            return SandboxPool(name, setup, warm=warm)
+            return SandboxPool(name, setup)
         except SandboxError as error:
             refusals.append(f"{name}: {error}")
     raise SandboxError(
@@ -75,7 +74,7 @@ def open_sandbox(
 def backend_works(name: str) -> str:
     """ "" when the backend isolates here, else the reason why it cannot. Tried for real, with one process."""
     try:
-        open_sandbox(name, preload=(), shell="plain", warm=0).close()
+        open_sandbox(name, preload=(), shell="plain").close()
     except SandboxError as error:
         return str(error)
     return ""

@@ -15,7 +15,6 @@ from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, 
 
 _RESTARTED = "The session was restarted: variables, functions and imports are gone."
 _ERROR_CHARS = 2000
-_ATTEMPTS = 3
 _CONFINE_SECONDS = 60.0
 
 
@@ -25,23 +24,20 @@ class Session:
     def __init__(self, zygote: ZygoteProcess | DockerFleet) -> None:
         self._zygote = zygote
         self.number, self.channel = zygote.spawn()
-        self._ready = False
         self.pid = 0  # as this process sees it; known once the session is open
 
     def open(self) -> Channel:
-        """The channel, once the process has confined itself."""
-        if not self._ready:
-            try:
-                deadline = time.monotonic() + _CONFINE_SECONDS
-                self.channel.wait(deadline)
-                self.pid = sender_pid(self.channel.socket)
-                greeting = self.channel.receive(deadline)
-            except (EOFError, OSError, BrokenFrameError) as error:
-                why = self._zygote.complaint(self.number) or error
-                raise SandboxError(f"a sandboxed process did not start: {why}") from error
-            if greeting.get("op") != "ready":
-                raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
-            self._ready = True
+        """Wait until the process has confined itself; return its channel."""
+        try:
+            deadline = time.monotonic() + _CONFINE_SECONDS
+            self.channel.wait(deadline)
+            self.pid = sender_pid(self.channel.socket)
+            greeting = self.channel.receive(deadline)
+        except (EOFError, OSError, BrokenFrameError) as error:
+            why = self._zygote.complaint(self.number) or error
+            raise SandboxError(f"a sandboxed process did not start: {why}") from error
+        if greeting.get("op") != "ready":
+            raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
         return self.channel
 
     def why_it_ended(self) -> str:
@@ -88,7 +84,7 @@ class CodeSession:
         number = self._cell
         self._cell += 1
         try:
-            channel = session.open()
+            channel = session.channel
             patience = timeout * self._limits.patience
             deadline = Deadline(timeout + self._limits.grace, pid=session.pid, patience=patience)
             order = {"op": "cell", "cell": number, "code": code, "timeout": timeout, "patience": patience}
@@ -119,18 +115,13 @@ class CodeSession:
 
     def _begin(self) -> Session:
         order = {"op": "start", "tools": sorted(self._tools), "first_cell_number": self._cell}
-        for _ in range(_ATTEMPTS):
-            session = self._take()
-            try:
-                session.open().send(order)
-            except ConnectionError:  # it died while it waited; the next one is as good
-                session.close()
-            except BaseException:
-                session.close()
-                raise
-            else:
-                return session
-        raise SandboxError(f"{_ATTEMPTS} sandboxed processes in a row died before they were used; run again")
+        session = self._take()
+        try:
+            session.open().send(order)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _replace(self, message: str) -> CellResult:
         self.close()

@@ -36,17 +36,13 @@ class SessionSetup:
     hash_seed: int = 0
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Everything needed to start a zygote."""
+def plan_launch(
+    backend: str, setup: SessionSetup, *, descriptor: int, scratch: str | None
+) -> tuple[list[str], dict[str, str], dict[str, Any]]:
+    """Command, environment and settings of a zygote on `backend`.
 
-    command: list[str]
-    environment: dict[str, str]
-    config: dict[str, Any]
-
-
-def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: str | None) -> Launch:
-    """The launch on `backend`; `scratch` holds the files of episodes that have no tmpfs of their own."""
+    `scratch` holds the files of episodes that have no tmpfs of their own.
+    """
     scratch = scratch or scratch_folder()
     config = session_config(setup, scratch)
     environment = guest_environment(scratch, setup.hash_seed)
@@ -62,7 +58,7 @@ def plan_launch(backend: str, setup: SessionSetup, *, descriptor: int, scratch: 
         config["readable"] += [*SYSTEM_FILES, *_DEVICES, *_KERNEL_FILES]
         config["listable"] = [path for _, listed in rests for path in listed]
         command = [*guest_command("zygote", str(Path(guest_folder()).parent)), str(descriptor)]
-    return Launch(command, environment, config)
+    return command, environment, config
 
 
 def session_config(setup: SessionSetup, scratch: str) -> dict[str, Any]:

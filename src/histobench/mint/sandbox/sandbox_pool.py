@@ -1,10 +1,9 @@
-"""A pool of sandboxed Python sessions: one zygote, a few forks kept warm."""
+"""A pool of sandboxed Python sessions: one zygote, a fork of it for each."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,44 +19,36 @@ DOCKER = "docker"
 class SandboxPool:
     """Hands out fresh sessions; usable from many threads at once."""
 
-    def __init__(self, backend: str, setup: SessionSetup, *, warm: int) -> None:
+    def __init__(self, backend: str, setup: SessionSetup) -> None:
         self.backend = backend
         self.limits = setup.limits
         self._setup = setup
         self._for_tests: ZygoteProcess | None = None  # started when it is needed
         self._lock = threading.Lock()
-        self._warm = warm
-        self._idle: deque[Session] = deque()
         self._closed = False
         self._owner = os.getpid()
         self._zygote = self._start()
         try:
-            # The first session proves that confining works here; a pool that opens is a pool that isolates.
+            # One session proves that confining works here; a pool that opens is a pool that isolates.
             first = Session(self._zygote)
             first.open()
+            first.close()
         except BaseException:
             self._zygote.close()
             raise
-        self._idle.append(first)
-        self._refill()
 
     def episode(self, tools: Mapping[str, Callable[..., Any]] | None = None) -> CodeSession:
         """A fresh Python session that can call `tools`, which run here, by their names."""
         return CodeSession(self.take, dict(tools or {}), limits=self.limits)
 
     def take(self) -> Session:
-        """A fresh session, warm if there is one; the caller closes it."""
+        """A fresh session; the caller closes it."""
         with self._lock:
             self._require_open()
             if not self._zygote.alive():
-                for session in self._idle:
-                    session.channel.close()
-                self._idle.clear()
                 self._zygote.close()
                 self._zygote = self._start()
-            session = self._idle.popleft() if self._idle else Session(self._zygote)
-            self._refill()
-            return session
+            return Session(self._zygote)
 
     def take_for_tests(self) -> Session:
         """A fresh session that shares no memory layout and no hash seed with the others.
@@ -96,9 +87,6 @@ class SandboxPool:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                for session in self._idle:
-                    session.channel.close()
-                self._idle.clear()
                 self._zygote.close()
                 if self._for_tests is not None:
                     self._for_tests.close()
@@ -119,7 +107,3 @@ class SandboxPool:
             raise SandboxError("this sandbox pool belongs to the process that opened it; open a new one")
         if self._closed:
             raise SandboxError("this sandbox pool is closed; open a new one")
-
-    def _refill(self) -> None:
-        while len(self._idle) < self._warm:
-            self._idle.append(Session(self._zygote))

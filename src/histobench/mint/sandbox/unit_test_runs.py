@@ -21,15 +21,10 @@ _ASKED = ("number", "do", "name", "object", "args", "kwargs")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the tests passed; if not, why.
-
-    `unearned`: the tests failed on an object of the program in the place of a value. Where program and tests
-    shared one interpreter, such an object could claim to equal everything.
-    """
+    """Whether the tests passed; if not, why."""
 
     passed: bool
     reason: str = ""
-    unearned: bool = False
 
 
 def run_unit_tests(
@@ -70,12 +65,12 @@ def run_unit_tests(
             return _failed(error)
     if message.get("op") == "verdict" and message.get("passed") is True:
         return Verdict(True)
-    return _failed(message.get("why"), unearned=message.get("objects") is True)
+    return _failed(message.get("why"))
 
 
-def _failed(reason: object, *, unearned: bool = False) -> Verdict:
+def _failed(reason: object) -> Verdict:
     """Cut the reason to a line, and write out half a surrogate pair, which no file takes."""
-    return Verdict(False, str(reason)[:500].encode("utf-8", "backslashreplace").decode(), unearned)
+    return Verdict(False, str(reason)[:500].encode("utf-8", "backslashreplace").decode())
 
 
 class _EndedError(Exception):

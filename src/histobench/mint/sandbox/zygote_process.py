@@ -17,8 +17,8 @@ from typing import IO
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
-from histobench.mint.sandbox.launch import Launch, SessionSetup, plan_launch
+from histobench.mint.sandbox.guest.scratch import remove_tree
+from histobench.mint.sandbox.launch import SessionSetup, plan_launch
 
 _START_SECONDS = 120.0
 SEND_SECONDS = 10.0
@@ -41,19 +41,20 @@ class ZygoteProcess:
         self._next = 0
         self._ends: dict[int, str] = {}
         self._scratch: str | None = None
-        self._claim = -1
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
         if backend != "bubblewrap":  # episodes have no tmpfs of their own
-            self._scratch, self._claim = claimed_folder("histobench-scratch-")
+            self._scratch = tempfile.mkdtemp(prefix="histobench-scratch-")
             os.chmod(self._scratch, 0o711)  # an episode enters its own folder there and sees no other
         with theirs:
-            launch = plan_launch(backend, setup, descriptor=theirs.fileno(), scratch=self._scratch)
-            self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
+            descriptor = theirs.fileno()
+            plan = plan_launch(backend, setup, descriptor=descriptor, scratch=self._scratch)
+            command, environment, config = plan
+            self._process = _starter.submit(self._start, command, environment, descriptor).result()
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended already; the reason is reported below
-                self._control.send(json.dumps(launch.config).encode())
+                self._control.send(json.dumps(config).encode())
             self._await_ready()
         except BaseException:
             self.close()
@@ -118,18 +119,19 @@ class ZygoteProcess:
         self._errors.close()
         if self._scratch:
             remove_tree(self._scratch)
-            os.close(self._claim)
             self._scratch = None
 
-    def _start(self, launch: Launch, descriptor: int) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: list[str], environment: dict[str, str], descriptor: int
+    ) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                launch.command,
-                env=launch.environment,
+                command,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=(descriptor, self._claim) if self._scratch else (descriptor,),
+                pass_fds=(descriptor,),
                 cwd="/",
                 start_new_session=True,  # the host's Ctrl-C is the host's business
             )

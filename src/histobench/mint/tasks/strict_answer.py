@@ -133,7 +133,13 @@ def _closing_parts(sentence: str) -> Iterator[str]:
 
 
 def same_text(reference: str, solution: str) -> bool:
-    """Compare a numeral by its value, a list, interval or expression by its parts, other texts as phrases."""
+    """Compare a numeral by its value, a list, interval or expression by its parts, other texts as phrases.
+
+    >>> same_text("10.0", "$10 units"), same_text("1110", "1080"), same_text("0.63", "0.634")
+    (True, False, True)
+    >>> same_text("the late 12th century", "12 apples"), same_text("Venice", "It is Venice.")
+    (False, True)
+    """
     reference = re.sub(r"^\\text\{([^{}]*)\}$", r"\1", reference.strip())
     reference = re.sub(r"(?<=\d)\s*(?:\^\s*\{?\\circ\}?|°|\\text\{[^{}]*\}|\\?%)$|^\\?\$", "", reference)
     if numeral := re.fullmatch(r"[-+]?\d+(?:\.(\d+))?", reference.strip()):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -41,14 +38,14 @@ class SilentPublisher(DisplayPublisher):
 
 
 class CellShell(InteractiveShell):
-    """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
+    """IPython's shell with a traceback off the clock and a shell escape that needs no terminal."""
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """As IPython does it, off the cell's clock."""
         error = sys.exc_info()[1]
         if error is not None:
             error.__traceback__ = _without_own_frames(error.__traceback__)
-        with AlarmPaused(excused=math.inf), memory_limit(None), _remembered_sources():
+        with AlarmPaused(excused=math.inf), memory_limit(None):
             super().showtraceback(*args, **kwargs)
         if isinstance(error, MemoryError):  # what filled the memory mostly hangs on the frames that failed
             _empty_frames(error.__traceback__)
@@ -139,34 +136,3 @@ def _empty_frames(trace: TracebackType | None) -> None:
     traceback.clear_frames(trace)
     for frame, _ in traceback.walk_tb(trace):
         frame.f_locals  # noqa: B018 - looking at it again brings the copy made for the traceback up to date
-
-
-@contextmanager
-def _remembered_sources() -> Iterator[None]:
-    """Let `inspect` answer from memory: a deep recursion has thousands of frames of one function."""
-    plain = {name: getattr(inspect, name) for name in ("getmodule", "getsourcelines")}
-    for name, ask in plain.items():
-        setattr(inspect, name, _remembering(ask))
-    try:
-        yield
-    finally:
-        vars(inspect).update(plain)
-
-
-def _remembering(ask: Callable[..., Any]) -> Callable[..., Any]:
-    answers: dict[object, Any] = {}
-
-    def remembering(subject: Any, *args: Any) -> Any:
-        if not isinstance(subject, FrameType) or args:
-            return ask(subject, *args)
-        if subject.f_code not in answers:
-            try:
-                answers[subject.f_code] = ask(subject), None
-            except OSError as error:  # no source: the same for every frame of a recursion
-                answers[subject.f_code] = None, error
-        answer, failure = answers[subject.f_code]
-        if failure is not None:
-            raise failure
-        return answer
-
-    return remembering

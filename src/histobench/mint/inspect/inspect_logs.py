@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,30 +53,41 @@ def write_inspect_logs(episodes: Sequence[StoredEpisode], folder: str | Path) ->
 
 
 def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
-    """The finished episodes of a log of `histobench/mint`; samples that ended with an error are none."""
+    """The finished episodes of a log.
+
+    Of any other benchmark the samples, as far as its fields allow: one action, solved or not. The task is the
+    log's, the model its model; a sample counts as solved by its first score (C/I, true/false, 1/0). Samples
+    that ended with an error, or whose score says neither, are left out.
+    """
     try:
         header = read_eval_log(str(path), header_only=True).eval
         samples = read_eval_log_samples(str(path), all_samples_required=False)
-        if header.task != TASK:
-            raise HistobenchError(f"{path} is a log of {header.task}, not of {TASK}")
-        expert, kind = _feedback(header)
-        for sample in samples:
-            episode = sample.store.get(EPISODE)
-            if episode is None:
-                continue
-            about = sample.metadata
-            cell = Cell(
-                _short(header.model),
-                about["family"],
-                about["dataset"],
-                feedback_model=expert,
-                feedback_type=kind,
-                max_steps=about["k"],
-            )
-            task = {"task_id": about["task_id"]}
-            yield StoredEpisode(cell, episode["state"], task, episode["details"]).outcome
+        if header.task == TASK:
+            yield from _own_outcomes(header, samples)
+            return
+        outcomes = [outcome for sample in samples if (outcome := _outcome(sample, header)) is not None]
+        budget = max((outcome.k for outcome in outcomes), default=1)  # one for the log: it tells of none
+        yield from (replace(outcome, k=budget) for outcome in outcomes)
     except (OSError, ValueError, KeyError) as error:
-        raise HistobenchError(f"{path} is not a readable log of {TASK} ({error!r})") from error
+        raise HistobenchError(f"{path} is not a readable Inspect log ({error!r})") from error
+
+
+def _own_outcomes(header: EvalSpec, samples: Iterable[EvalSample]) -> Iterator[EpisodeOutcome]:
+    expert, kind = _feedback(header)
+    for sample in samples:
+        episode = sample.store.get(EPISODE)
+        if episode is None:
+            continue
+        about = sample.metadata
+        cell = Cell(
+            _short(header.model),
+            about["family"],
+            about["dataset"],
+            feedback_model=expert,
+            feedback_type=kind,
+            max_steps=about["k"],
+        )
+        yield StoredEpisode(cell, episode["state"], {"task_id": about["task_id"]}, episode["details"]).outcome
 
 
 def _feedback(header: EvalSpec) -> tuple[str, str]:
@@ -93,25 +104,6 @@ def _feedback(header: EvalSpec) -> tuple[str, str]:
 
 def _short(name: str) -> str:
     return name.rsplit("/", 1)[-1]
-
-
-def import_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
-    """The samples of any benchmark's log, as far as its fields allow: one action, solved or not.
-
-    The task is the log's, the model its model; a sample counts as solved by its first score (C/I, true/false,
-    1/0). Samples that ended with an error, or whose score says neither, are left out.
-    """
-    try:
-        header = read_eval_log(str(path), header_only=True).eval
-        if header.task == TASK:
-            yield from log_outcomes(path)
-            return
-        samples = read_eval_log_samples(str(path), all_samples_required=False)
-        outcomes = [outcome for sample in samples if (outcome := _outcome(sample, header)) is not None]
-        budget = max((outcome.k for outcome in outcomes), default=1)  # one for the log: it tells of none
-        yield from (replace(outcome, k=budget) for outcome in outcomes)
-    except (OSError, ValueError, KeyError) as error:
-        raise HistobenchError(f"{path} is not a readable Inspect log ({error!r})") from error
 
 
 def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:

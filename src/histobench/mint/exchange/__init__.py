@@ -1,1 +1,0 @@
-"""Results for other programs: logs of Inspect, lines of turns; and theirs for the tables here."""
