@@ -37,8 +37,7 @@ from histobench.mint.agents.agent_spec import parse_agent
 from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.prompts.first_message import OwnWording
-from histobench.mint.runs.episode_queue import Standing
-from histobench.mint.runs.episode_queue import Run
+from histobench.mint.runs.episode_queue import Run, Standing
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.planned_cell import plan_cells
 from histobench.mint.runs.task_source import choose_datasets, load_tasks

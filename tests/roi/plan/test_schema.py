@@ -187,7 +187,9 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["title"] == "histobench plan"
 
 
-def test_a_plan_that_names_a_removed_option_still_runs(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_that_names_a_removed_option_still_runs(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = plan_from(_plan(folder, stage="local"), where="plan.yaml", base=folder)
     assert plan == plan_from(_plan(folder), where="plan.yaml", base=folder)
     assert "plan.yaml: `stage` does nothing anymore" in caplog.text
