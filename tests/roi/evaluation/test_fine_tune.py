@@ -23,8 +23,7 @@ from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
-from histobench.roi.protocols.fine_tuning import Encode, Parts, Trainer, features_of, fine_tune, on_device
-from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.protocols.head_training import Encode, Labels, Parts, Trainer, features_of, on_device
 from histobench.roi.results.reader import load_runs
 
 FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
@@ -47,24 +46,29 @@ def own(tmp_path: Path) -> str:
     return f"tiny={tmp_path}/own.py:Tiny"
 
 
-def _tuned(
-    own: str, labels: np.ndarray | None = None, options: Options = FAST, **others: object
-) -> tuple[list[Outcome], list[Outcome]]:
-    pixels, known = _stripes(48)
-    rows = np.arange(48)
-    parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
+def _trainers(
+    own: str, labels: np.ndarray, rows: np.ndarray, options: Options = FAST
+) -> tuple[Trainer, Trainer]:
+    """Of the frozen network and of the adapted one."""
+    pixels, _ = _stripes(len(labels))
     encoder = create_encoder(own)
     lora = add_lora(encoder, rank=options.lora_rank, alpha=options.lora_alpha)
-    return fine_tune(
-        encoder,
-        lora,
-        pixels,
-        known if labels is None else labels,
-        parts,
-        n_classes=2,
-        options=options,
-        **others,
+    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
+    frozen = features_of(encode, torch.arange(len(pixels)))
+    moments = frozen[rows].mean(dim=0), frozen[rows].std(dim=0, correction=0)
+    goal = Labels(torch.from_numpy(labels), 2)
+    control = Trainer(frozen.__getitem__, goal, *moments, options.tune_epochs, options.tune_batch_size)
+    return control, replace(control, encode=encode, lora=lora)
+
+
+def _tuned(own: str, labels: np.ndarray | None = None, options: Options = FAST) -> tuple[list, list]:
+    rows = np.arange(48)
+    parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
+    trainers = _trainers(own, _stripes(48)[1] if labels is None else labels, parts.fit, options)
+    frozen, adapted = (
+        list(each.runs(parts, options.tune_rates, range(options.tune_seeds))) for each in trainers
     )
+    return frozen, adapted
 
 
 def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) -> None:
@@ -73,23 +77,32 @@ def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) ->
     weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     features = encoder(encoder.eval_transforms.normalise(torch.from_numpy(pixels))).detach()
     encode = on_device(encoder, pixels, device="cpu", precision="fp32")
-    frozen = features_of(encode, torch.arange(24))
-    torch.testing.assert_close(frozen, features)  # the features of an extraction
+    control, _ = _trainers(own, labels, np.arange(16))
+    torch.testing.assert_close(control.encode(torch.arange(24)), features)  # those of an extraction
 
-    def trained(encode: Encode) -> torch.Tensor:
-        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST)
-        return trainer.logits(trainer.train(np.arange(16), 1e-2, 0), torch.arange(16, 24))
+    def trained(trainer: Trainer) -> np.ndarray:
+        return trainer.predict(trainer.train(np.arange(16), [1e-2], 0), np.arange(16, 24))
 
-    torch.testing.assert_close(trained(frozen.__getitem__), trained(encode), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(trained(control), trained(replace(control, encode=encode)), atol=1e-5)
     assert all(torch.equal(encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
+def test_heads_trained_together_are_those_trained_alone_with_one_adapter_for_each_rate(own: str) -> None:
+    control, adapted = _trainers(own, _stripes(48)[1], np.arange(24))
+    rows = np.arange(24), np.arange(24, 32)
+    together = control.predict(control.train(rows[0], [1e-2, 1e-3], 0), rows[1])
+    for place, rate in enumerate((1e-2, 1e-3)):
+        alone = control.predict(control.train(rows[0], [rate], 0), rows[1])[0]
+        np.testing.assert_allclose(together[place], alone, atol=1e-5)
+    parts = Parts(*rows, rows[0], rows[1])
+    for rate, cost in adapted.costs(parts, [1e-2, 1e-3], 0).items():
+        predicted = adapted.predict(adapted.train(parts.fit, [rate], 0), parts.held_out)
+        assert cost == pytest.approx(adapted.goal.costs(predicted, parts.held_out)[0])
+
+
 def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> None:
-    pixels, labels = _stripes(16)
-    encoder = create_encoder(own)
-    lora = add_lora(encoder, rank=2, alpha=2)
-    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
-    frozen = features_of(encode, torch.arange(16))
+    _, trainer = _trainers(own, _stripes(16)[1], np.arange(16))
+    encode = trainer.encode
 
     def short_of_memory(rows: torch.Tensor) -> torch.Tensor:
         if len(rows) > 3:
@@ -97,10 +110,10 @@ def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> Non
         return encode(rows)
 
     def trained(encode: Encode) -> tuple[int, list[torch.Tensor]]:
-        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST, lora)
-        head = trainer.train(np.arange(16), 1e-3, 0)
-        weights = (*head.parameters(), *lora.weights.values())
-        return trainer.at_once, [weight.detach().clone() for weight in weights]
+        used = replace(trainer, encode=encode)
+        head = used.train(np.arange(16), [1e-3], 0)
+        weights = (*head.parameters(), *used.lora.weights.values())
+        return used.at_once, [weight.detach().clone() for weight in weights]
 
     (_, whole), (at_once, in_pieces) = trained(encode), trained(short_of_memory)
     assert at_once == 2
@@ -113,15 +126,14 @@ def test_adapting_learns_what_the_frozen_network_does_not_and_seeds_differ(own: 
     frozen, adapted = _tuned(own, options=options)
     truth = _stripes(48)[1][32:]
 
-    def loss(outcomes: list) -> float:
-        return float(np.mean([-np.log(run.probabilities[np.arange(16), truth]).mean() for run in outcomes]))
+    def loss(runs: list) -> float:
+        return float(np.mean([-np.log(said[np.arange(16), truth]).mean() for said, _ in runs]))
 
     assert loss(adapted) < loss(frozen)
-    assert [run.info["seed"] for run in adapted] == [0, 1, 2]
+    assert [info["seed"] for _, info in adapted] == [0, 1, 2]
     for runs in (frozen, adapted):
-        assert len({run.probabilities.tobytes() for run in runs}) == 3
-    assert set(adapted[0].info["held_out_loss"]) == {"0.01", "0.0001"}
-    assert adapted[0].info["images_per_second"] > 0
+        assert len({said.tobytes() for said, _ in runs}) == 3
+    assert set(adapted[0][1]["held_out_loss"]) == {"0.01", "0.0001"}
 
 
 def test_labels_of_the_test_images_change_nothing(own: str) -> None:
@@ -130,10 +142,10 @@ def test_labels_of_the_test_images_change_nothing(own: str) -> None:
     options = replace(FAST, tune_seeds=1)
     other_test = np.where(np.arange(48) < 32, labels, 1 - labels)
     (_, first), (_, second) = _tuned(own, options=options), _tuned(own, other_test, options)
-    assert np.array_equal(first[0].probabilities, second[0].probabilities)
+    assert np.array_equal(first[0][0], second[0][0])
     wrong = np.where((np.arange(48) >= 24) & (np.arange(48) < 32), 1 - labels, labels)
     turned, _ = _tuned(own, wrong, replace(options, tune_epochs=8))
-    assert turned[0].info["learning_rate"] == 1e-4  # what learns least is least wrong there
+    assert turned[0][1]["learning_rate"] == 1e-4  # what learns least is least wrong there
 
 
 def _write(folder: Path, *, val: bool = False) -> Path:
@@ -185,9 +197,9 @@ def test_images_are_decoded_as_for_an_extraction_also_without_memory(
     expected = np.stack([crop(Image.open(image.path)) for image in context.every])
     for free in (None, 1):
         monkeypatch.setattr(fine_tune_task, "free_memory", lambda free=free: free)
-        with fine_tune_task.decoded(context) as pixels:
-            assert isinstance(pixels, np.memmap) == (free == 1)
-            assert np.array_equal(pixels, expected)
+        pixels = fine_tune_task.decoded(context)
+        assert isinstance(pixels, np.memmap) == (free == 1)
+        assert np.array_equal(pixels, expected)
 
 
 def test_an_encoder_without_attention_is_skipped_before_anything_is_decoded(

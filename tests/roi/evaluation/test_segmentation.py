@@ -21,7 +21,7 @@ from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.masks import IGNORED, read_codes, read_mask
-from histobench.roi.evaluation.segmentation_task import _random_twin
+from histobench.roi.evaluation.mask_tiles import random_twin
 from histobench.roi.metrics.target_metrics import target_metrics
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
@@ -177,7 +177,7 @@ def test_the_random_network_has_no_weight_of_the_encoder_and_leaves_it_as_it_is(
     for tensor in encoder.state_dict().values():
         tensor.fill_(7)
     context: Any = SimpleNamespace(encoder=encoder, request=SimpleNamespace(seed=0))
-    twin, again = _random_twin(context).state_dict(), _random_twin(context).state_dict()
+    twin, again = random_twin(context).state_dict(), random_twin(context).state_dict()
     for name, tensor in encoder.state_dict().items():
         assert bool((tensor == 7).all())
         assert not torch.equal(twin[name], tensor)

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import dataset_table
+from histobench.roi.comparison.comparison import dataset_table, settings_for
 from histobench.roi.comparison.grids import Grid, ranks_text
 from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
@@ -63,6 +63,7 @@ def ranking_shifts(runs: Sequence[StoredRun], options: CompareOptions) -> list[R
 def _shift(
     dataset: str, frozen: Sequence[StoredRun], adapted: Sequence[StoredRun], settings: CompareSettings
 ) -> RankingShift:
+    settings = settings_for([*frozen, *adapted], settings)
     before, after = (dataset_table(dataset, runs, settings) for runs in (frozen, adapted))
     both = dataset_table(dataset, [*frozen, *adapted], settings)
     possible = [table.standings.ranks if table.standings else {} for table in (before, after)]
