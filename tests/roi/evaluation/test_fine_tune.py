@@ -189,17 +189,14 @@ def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path:
     assert list(parts.held_out) == list(range(24, 28))
 
 
-def test_images_are_decoded_as_for_an_extraction_also_without_memory(
-    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_decoded_as_for_an_extraction(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    crop = context.encoder.eval_transforms.crop_pixels
-    expected = np.stack([crop(Image.open(image.path)) for image in context.every])
-    for free in (None, 1):
-        monkeypatch.setattr(fine_tune_task, "free_memory", lambda free=free: free)
-        pixels = fine_tune_task.decoded(context)
-        assert isinstance(pixels, np.memmap) == (free == 1)
-        assert np.array_equal(pixels, expected)
+    spec = context.encoder.eval_transforms
+    expected = np.stack([spec.crop_pixels(Image.open(image.path)) for image in context.every])
+    assert np.array_equal(fine_tune_task.decoded(context), expected)
+    context.encoder.eval_transforms = lambda image: spec(image)
+    found = fine_tune_task.decoded(context)
+    assert np.array_equal(found, np.stack([spec(Image.open(image.path)) for image in context.every]))
 
 
 def test_an_encoder_without_attention_is_skipped_before_anything_is_decoded(

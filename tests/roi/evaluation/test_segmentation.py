@@ -21,7 +21,7 @@ from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.masks import IGNORED, read_codes, read_mask
-from histobench.roi.evaluation.mask_tiles import random_twin
+from histobench.roi.evaluation.segmentation_task import random_twin
 from histobench.roi.metrics.target_metrics import target_metrics
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets

@@ -18,18 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.devices import free_memory
-from histobench.core.errors import HistobenchError
-from histobench.roi.data.image_ref import locate
+from histobench.core.threads import stream
+from histobench.roi.data.image import open_rgb
+from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.lora import NotAdaptableError, add_lora
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.evaluation.context import TaskResult, TaskSkippedError
 from histobench.roi.evaluation.image_context import ImageContext
-from histobench.roi.evaluation.mask_tiles import Tiles, random_twin, token_grid
 from histobench.roi.evaluation.probe_tasks import mean_of_runs
-from histobench.roi.features.inference.device_runner import shape_of
-from histobench.roi.features.loading.loader import Loader, LoadRequest, open_pool, useful_workers
+from histobench.roi.evaluation.segmentation_task import Tiles, random_twin, token_grid
+from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.protocols.head_training import (
     Encode,
     Labels,
@@ -39,15 +38,11 @@ from histobench.roi.protocols.head_training import (
     on_device,
 )
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.segmentation import token_moments
+from histobench.roi.protocols.segmentation import file_array, survey
 from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
 
 #: Where adapters are saved, in the folder of the task.
 ADAPTERS = "adapters"
-#: Images per decoded batch.
-BATCH = 64
-#: Of the free memory, the share that decoded images may take; more of them go to a temporary file.
-SHARE_OF_MEMORY = 0.5
 #: What is predicted after each training, with how it was trained.
 Runs = list[tuple[NDArray[Any], dict[str, Any]]]
 
@@ -143,7 +138,7 @@ def _on_masks(
 
     def control(encode: Encode) -> Trainer:
         stored = tiles.kept(encode, every)
-        mean, std = token_moments(stored, parts.fit, tiles.masks, tiles.batch)
+        mean, std = survey(stored, parts.fit, tiles.masks, tiles.batch)
         tuned = (options.tune_epochs, options.tune_batch_size)
         return Trainer(stored, tiles.masks, mean, std, *tuned, tiles.batch, encoder.name)
 
@@ -166,29 +161,17 @@ def _on_masks(
 
 
 def decoded(context: ImageContext) -> NDArray[Any]:
-    """All images as the encoder's transform makes them: in memory where they fit, else in a file."""
-    images = context.every
+    """All images as the encoder's transform makes them, in a temporary file."""
     transform, settings = context.encoder.eval_transforms, context.request.settings
-    shape = (len(images), *shape_of(transform))
-    dtype = np.uint8 if isinstance(transform, TransformSpec) else np.float32
-    size, free = int(np.prod(shape)) * np.dtype(dtype).itemsize, free_memory()
-    pixels: NDArray[Any]
-    if free is not None and size > SHARE_OF_MEMORY * free:
-        with TemporaryFile() as file:
-            pixels = np.memmap(file, dtype=dtype, mode="w+", shape=shape)
-    else:
-        pixels = np.empty(shape, dtype=dtype)
-    requests = (
-        LoadRequest(tuple(locate(i.path) for i in part), tuple(context.keys[i.path] for i in part))
-        for part in (images[start : start + BATCH] for start in range(0, len(images), BATCH))
-    )
-    start = 0
-    with closing(open_pool(useful_workers(settings.num_workers, on_cpu=False))) as pool:
-        loader = Loader(pool, [transform], [shape[1:]], batch=BATCH)
-        for batch in loader.batches(requests):
-            for row, failure in batch.failures.items():
-                raise HistobenchError(f"{images[start + row].path}: {failure.reason}")
-            pixels[start : start + batch.count] = batch.pixels[0][: batch.count]
-            start += batch.count
-            loader.release(batch)
-    return pixels
+
+    def read(image: RoiImage) -> NDArray[Any]:
+        picture = open_rgb(image.path)
+        if isinstance(transform, TransformSpec):
+            return np.asarray(transform.crop_pixels(picture))
+        return np.asarray(transform(picture), dtype=np.float32)
+
+    workers = useful_workers(settings.num_workers, on_cpu=False)
+    with TemporaryFile() as file, closing(stream(read, context.every, threads=workers)) as images:
+        for pixels in images:
+            pixels.tofile(file)
+        return file_array(file, pixels.dtype, (len(context.every), *pixels.shape))

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,7 +22,7 @@ from histobench.roi.data.masks import IGNORED
 from histobench.roi.metrics.target_metrics import foreground, image_dice, mean_of_images
 from histobench.roi.protocols.head_training import Encode, Ints
 
-#: Of the readout without training: neighbors, temperature, tokens that are kept and asked for at a time.
+#: Of the readout without training: neighbors, temperature, tokens that are drawn and asked for at a time.
 NEIGHBORS, TEMPERATURE, BANK, QUERIES = 30, 0.02, 100_000, 2048
 
 Counts = NDArray[np.int64]  # [..., images, 3, classes]: pixels in both, predicted, true
@@ -158,7 +158,7 @@ def kept(encode: Encode, rows: Ints, most: float, batch: int, device: str) -> En
     return lambda asked: tokens[place[asked].to(tokens.device)].to(device).float()
 
 
-def file_array(file: IO[bytes], dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+def file_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """What was written to a temporary file, as an array; its space is free again when the array is gone."""
     file.flush()
     return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
@@ -171,10 +171,10 @@ def on_gpu(values: NDArray[np.generic], device: str) -> Tensor:
 
 
 @torch.no_grad()
-def token_moments(
-    encode: Encode, rows: Ints, masks: Masks, batch: int, bank: TokenBank | None = None
+def survey(
+    encode: Encode, rows: Ints, masks: Masks, batch: int, drawn: Drawn | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation [d] of tokens whose patches count; these tokens are added to a `bank`."""
+    """Mean and standard deviation [d] of the tokens whose patches count; of these some are `drawn`."""
     count, total, squares = 0, torch.zeros(1), torch.zeros(1)
     for part in torch.from_numpy(rows).split(batch):
         tokens = encode(part)
@@ -184,8 +184,8 @@ def token_moments(
         some = tokens.permute(0, 2, 3, 1).flatten(0, 2)[counted].double()
         count += len(some)
         total, squares = total.to(some) + some.sum(dim=0), squares.to(some) + some.square().sum(dim=0)
-        if bank is not None:
-            bank.add(some.float(), shares[counted])
+        if drawn is not None:
+            drawn.add(some.float(), shares[counted])
     mean = total / count
     return mean.float(), (squares / count - mean**2).clamp_min(0).sqrt().float()
 
@@ -194,36 +194,22 @@ def token_moments(
 
 
 @dataclass
-class TokenBank:
-    """Training tokens with the classes of their patches; of many a random part, thinned as they come."""
+class Drawn:
+    """A random `share` of training tokens, with the shares of classes in their patches."""
 
+    share: float
     rng: np.random.Generator
-    most: int = BANK
-    share: float = 1.0
     tokens: list[Tensor] = field(default_factory=list)
     shares: list[Tensor] = field(default_factory=list)
 
     def add(self, tokens: Tensor, shares: Tensor) -> None:
-        """Keep a part of these tokens [n, d] and of the shares of classes [n, c] in their patches."""
-        self._append(tokens, shares, self.rng.random(len(tokens)) < self.share)
-        if sum(map(len, self.tokens)) > 2 * self.most:
-            self._thin(0.5)
-
-    def _append(self, rows: Tensor, classes: Tensor, chosen: NDArray[np.bool_]) -> None:
-        some = torch.from_numpy(chosen).to(rows.device)
-        self.tokens.append(F.normalize(rows[some].float(), dim=1).half().cpu())
-        self.shares.append(classes[some].cpu())
-
-    def _thin(self, share: float) -> None:
-        rows, classes = torch.cat(self.tokens), torch.cat(self.shares)
-        self.share *= share
-        self.tokens, self.shares = [], []
-        self._append(rows, classes, self.rng.random(len(rows)) < share)
+        """Keep a part of these tokens [n, d] and of the shares [n, c]."""
+        some = torch.from_numpy(self.rng.random(len(tokens)) < self.share).to(tokens.device)
+        self.tokens.append(F.normalize(tokens[some], dim=1).half().cpu())
+        self.shares.append(shares[some].cpu())
 
     def readout(self, device: str) -> Callable[[Tensor], Tensor]:
         """From tokens [b, d, h, w] to the share of every class among their neighbors [b, c, h, w]."""
-        if sum(map(len, self.tokens)) > self.most:
-            self._thin(self.most / sum(map(len, self.tokens)))
         dtype = torch.float16 if device.startswith("cuda") else torch.float32
         bank = torch.cat(self.tokens).to(device, dtype)
         classes = torch.cat(self.shares).to(device)
