@@ -13,6 +13,10 @@ from PIL import Image
 
 from builders import TINY_VIT
 from histobench.cli.main import main
+from histobench.report.site import build_site
+from histobench.roi.comparison.left_out_table import TargetTable
+from histobench.roi.comparison.ranking_shift import ranking_shifts
+from histobench.roi.data.demo_masks import draw_mask_tiles
 from histobench.roi.encoders.lora import add_lora
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.evaluation import fine_tune_task
@@ -23,7 +27,9 @@ from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
+from histobench.roi.predictions import TargetPredictions
 from histobench.roi.protocols.head_training import Encode, Labels, Parts, Trainer, features_of, on_device
+from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs
 
 FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
@@ -256,3 +262,143 @@ def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
     assert "Kendall" in capsys.readouterr().out
     assert main(["choose", results, "--task", "Fine-tune"]) == 0
     assert main(["report", results]) == 0
+
+
+# Where masks are predicted.
+
+ON_TOKENS = """
+
+class OnTokens(Tiny):
+    def patch_tokens(self, images):
+        from histobench.roi.encoders.patch_tokens import network_tokens
+        return network_tokens(self.net, images)
+"""
+
+
+@pytest.fixture
+def glands(tmp_path: Path) -> tuple[Path, str]:
+    """A table of drawn masks, and an encoder with tokens."""
+    (tmp_path / "tokens.py").write_text(TINY_VIT + ON_TOKENS)
+    table = draw_mask_tiles(tmp_path / "glands", n_train=5, n_test=5, n_tiles=2, size=24)
+    return table, f"tokens={tmp_path}/tokens.py:OnTokens"
+
+
+def _run_masks(table: Path, own: str, results: Path, more: str = "") -> None:
+    options = "--device cpu --tune-epochs 3 --tune-rates 1e-2,1e-3 --tune-batch-size 8 --head-steps 1"
+    tasks = f"--tasks Segmentation,Fine-tune --results {results} {options} {more}"
+    assert main(f"run --data {table} --models {own} {tasks}".split()) == 0
+
+
+def test_on_masks_there_are_trainings_references_and_one_comparison(
+    tmp_path: Path,
+    glands: tuple[Path, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "results"
+    _run_masks(*glands, results, "--save-adapters")
+    assert "2 tasks done" in capsys.readouterr().out
+    runs = {run.setting: run for run in load_runs(results)}
+    assert set(runs) == {"linear", "knn", "frozen", "lora"}
+    info = json.loads(runs["lora"].path.read_text())["additional_info"]
+    assert (info["adapted_modules"], len(info["runs"]), info["token_grid"]) == (2, 3, [4, 4])
+    for name in ("frozen", "lora"):
+        run = runs[name]
+        found = run.target_predictions
+        n, c = found.truth.shape
+        assert np.array_equal(found.truth, runs["linear"].target_predictions.truth)
+        each = found.predicted.reshape(n, -1, 2, c)  # the first training, three references, two trainings
+        assert each.shape[1] == 6
+        dice = [_slow_dice(each[:, k, 0], each[:, k, 1], found.truth) for k in range(6)]
+        assert run.metrics["dice"] == pytest.approx(np.mean([dice[0], dice[4], dice[5]]))
+        for reference, value in zip(("random", "color", "ceiling"), dice[1:4], strict=True):
+            assert run.metrics[f"{reference}_dice"] == pytest.approx(value)
+        assert run.metrics["ceiling_dice"] == pytest.approx(runs["linear"].metrics["ceiling_dice"])
+        intervals = json.loads(next(results.rglob(f"Fine-tune_{name}_intervals.json")).read_text())
+        assert intervals["left_out"].startswith("training runs and groups")
+        assert intervals["metrics"]["dice"]["ci_lower"] < run.metrics["dice"]
+    same = [runs[name].target_predictions.predicted for name in ("frozen", "lora")]
+    c = len(runs["lora"].target_predictions.columns)
+    assert np.array_equal(*(each[:, 2 * c : 8 * c] for each in same))  # the references
+    assert not np.array_equal(*(each[:, : 2 * c] for each in same))
+    assert main(["compare", str(results), "--task", "Fine-tune"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "dice of the frozen and the fine-tuned networks" in said
+    assert "random weights" in said
+    (shift,) = ranking_shifts(list(runs.values()), CompareOptions())
+    assert shift.shifts[0].difference == pytest.approx(
+        runs["lora"].metrics["dice"] - runs["frozen"].metrics["dice"]
+    )
+    site = build_site(results, tmp_path / "site").parent
+    pages = [(site / "data" / "run" / f"{number}.js").read_text() for number in range(4)]
+    assert all('"sheet":' in page for page in pages)
+    # The adapter is an encoder with tokens of its own.
+    (loader, *_) = sorted(results.rglob("adapters/*/seed-*/encoder.py"))
+    place = f"--results {tmp_path / 'again'} --tasks Segmentation --head-steps 1"
+    assert main(f"run --data {glands[0]} --models tuned={loader}:adapted {place}".split()) == 0
+
+
+def _slow_dice(both: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> float:
+    """Of foreground classes in truth or prediction of an image, over classes, then over images."""
+    of_images = []
+    for b, p, t in zip(both, predicted, true, strict=True):
+        known = [2 * b[k] / (p[k] + t[k]) for k in range(1, len(b)) if p[k] + t[k] > 0]
+        of_images += [np.mean(known)] if known else []
+    return float(np.mean(of_images))
+
+
+def test_masks_of_test_images_change_no_prediction_and_tokens_need_not_be_kept(
+    tmp_path: Path, glands: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    table, _ = glands
+
+    def predicted(name: str, more: str = "") -> np.ndarray:
+        _run_masks(*glands, tmp_path / name, more)
+        (run,) = (run for run in load_runs(tmp_path / name) if run.setting == "lora")
+        n, c = run.target_predictions.truth.shape
+        return run.target_predictions.predicted.reshape(n, -1, 2, c)[:, [0, 4, 5], 1]
+
+    first = predicted("a")
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    for path in (table.parent / mask for _, mask, _, split in rows if split == "test"):
+        mask = np.array(Image.open(path))  # other truth where it counts
+        Image.fromarray(np.where(mask == 255, mask, 2 - mask.clip(max=2)).astype(np.uint8)).save(path)
+    assert np.array_equal(first, predicted("b"))
+    again = predicted("c", "--token-store 0")  # tokens in full precision
+    assert np.abs(first - again).max() <= 4
+
+
+def test_an_encoder_without_tokens_is_skipped(
+    tmp_path: Path,
+    glands: tuple[Path, str],
+    own: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    place = f"--target mask --tasks Fine-tune --results {tmp_path / 'r'} --device cpu"
+    assert main(f"run --data {glands[0]} --models {own},{glands[1]} {place} --tune-epochs 1".split()) == 0
+    assert "does not define patch_tokens" in " ".join(capsys.readouterr().out.split())
+
+
+def test_intervals_of_several_trainings_are_over_trainings_and_images() -> None:
+    """By hand: variances of the mean over images and over trainings add up, less what both contain."""
+    rng = np.random.default_rng(0)
+    true = np.full((30, 2), 100.0)
+    dice = np.clip(
+        0.5 + rng.normal(0, 0.1, (30, 1)) + np.array([-0.1, 0.0, 0.1]), 0, 1
+    )  # [images, trainings]
+    blocks = [np.stack([dice[:, [k, k]] * 100, true], axis=1) for k in (0, 0, 0, 0, 1, 2)]
+    predicted = np.stack(blocks, axis=1).reshape(30, -1)
+    names = tuple(map(str, range(30)))
+    columns = tuple(map(str, range(predicted.shape[1])))
+    run = TargetPredictions("mask", ("background", "gland"), true, columns, predicted, names)
+    found = TargetTable.of({"a": run}).found["dice"]
+    assert found.values[0] == pytest.approx(dice.mean())
+    over_images = dice.mean(axis=1).var(ddof=1) / 30
+    over_trainings = dice.mean(axis=0).var(ddof=1) / 3
+    assert found.variance[0] == pytest.approx(over_images + over_trainings, rel=0.01)
+    few = replace(run, predicted=predicted[:, : 5 * 4], predicted_columns=columns[: 5 * 4])
+    assert "2 episodes or runs" in (TargetTable.of({"a": few}).intervals("dice")["a"].reason or "")
