@@ -18,6 +18,8 @@ PATIENT = "Patient"
 FINE_TUNE = "Fine-tune"
 #: The settings of Fine-tune: the control, and the network with its adapter.
 UNADAPTED, ADAPTED = "frozen", "lora"
+#: Behind these where masks are predicted, from patch tokens.
+OF_TOKENS = "-tokens"
 
 #: The target of most tasks: one class per image or patient.
 CLASS = "class"

@@ -300,10 +300,10 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
     _run_masks(*glands, results, "--save-adapters")
     assert "2 tasks done" in capsys.readouterr().out
     runs = {run.setting: run for run in load_runs(results)}
-    assert set(runs) == {"linear", "knn", "frozen", "lora"}
-    info = json.loads(runs["lora"].path.read_text())["additional_info"]
+    assert set(runs) == {"linear", "knn", "frozen-tokens", "lora-tokens"}
+    info = json.loads(runs["lora-tokens"].path.read_text())["additional_info"]
     assert (info["adapted_modules"], len(info["runs"]), info["token_grid"]) == (2, 3, [4, 4])
-    for name in ("frozen", "lora"):
+    for name in ("frozen-tokens", "lora-tokens"):
         run = runs[name]
         found = run.target_predictions
         n, c = found.truth.shape
@@ -318,8 +318,8 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
         intervals = json.loads(next(results.rglob(f"Fine-tune_{name}_intervals.json")).read_text())
         assert intervals["left_out"].startswith("training runs and groups")
         assert intervals["metrics"]["dice"]["ci_lower"] < run.metrics["dice"]
-    same = [runs[name].target_predictions.predicted for name in ("frozen", "lora")]
-    c = len(runs["lora"].target_predictions.columns)
+    same = [runs[name].target_predictions.predicted for name in ("frozen-tokens", "lora-tokens")]
+    c = len(runs["lora-tokens"].target_predictions.columns)
     assert np.array_equal(*(each[:, 2 * c : 8 * c] for each in same))  # the references
     assert not np.array_equal(*(each[:, : 2 * c] for each in same))
     assert main(["compare", str(results), "--task", "Fine-tune"]) == 0
@@ -328,7 +328,7 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
     assert "random weights" in said
     (shift,) = ranking_shifts(list(runs.values()), CompareOptions())
     assert shift.shifts[0].difference == pytest.approx(
-        runs["lora"].metrics["dice"] - runs["frozen"].metrics["dice"]
+        runs["lora-tokens"].metrics["dice"] - runs["frozen-tokens"].metrics["dice"]
     )
     site = build_site(results, tmp_path / "site").parent
     pages = [(site / "data" / "run" / f"{number}.js").read_text() for number in range(4)]
@@ -356,7 +356,7 @@ def test_masks_of_test_images_change_no_prediction_and_tokens_need_not_be_kept(
 
     def predicted(name: str, more: str = "") -> np.ndarray:
         _run_masks(*glands, tmp_path / name, more)
-        (run,) = (run for run in load_runs(tmp_path / name) if run.setting == "lora")
+        (run,) = (run for run in load_runs(tmp_path / name) if run.setting == "lora-tokens")
         n, c = run.target_predictions.truth.shape
         return run.target_predictions.predicted.reshape(n, -1, 2, c)[:, [0, 4, 5], 1]
 

@@ -228,8 +228,9 @@ def test_masks_are_read_by_their_codes_and_an_unknown_one_is_named(tmp_path: Pat
         return path
 
     assert read_mask(write(codes), CODES).tolist() == [[0, 2], [IGNORED, 1]]
-    with pytest.raises(HistobenchError, match=rf"m{ending}: the code 7 is not in `mask_classes`"):
-        read_mask(write(np.full((2, 2), 7, dtype=np.uint8)), CODES)
+    for unknown in (7, 200):  # between the declared codes and beyond them
+        with pytest.raises(HistobenchError, match=rf"m{ending}: the code {unknown} is not in `mask_classes`"):
+            read_mask(write(np.full((2, 2), unknown, dtype=np.uint8)), CODES)
 
 
 def test_a_mask_with_channels_is_refused(tmp_path: Path) -> None:

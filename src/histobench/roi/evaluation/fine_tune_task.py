@@ -39,7 +39,7 @@ from histobench.roi.protocols.head_training import (
 )
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.segmentation import file_array, survey
-from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
+from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, OF_TOKENS, UNADAPTED
 
 #: Where adapters are saved, in the folder of the task.
 ADAPTERS = "adapters"
@@ -55,11 +55,12 @@ class _Work:
     encode: Encode  # with gradients, through the adapter
     parts: Parts
     rows: str  # what is encoded, in words
+    ending: str  # of the settings
     result: Callable[[str, Trainer, Runs, dict[str, Any]], TaskResult]
 
 
 def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
-    """Adapt the encoder to the training images; the results are `frozen` and `lora`."""
+    """Adapt the encoder to the training images; the results are `frozen` and `lora` (of masks `-tokens`)."""
     options, seed, target = context.request.options, context.request.seed, context.request.data.target
     parts, info, warnings = context.parts(chooses=len(options.tune_rates) > 1)
     untrained = None if target is None else (token_grid(context), random_twin(context))
@@ -90,7 +91,7 @@ def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
         work = _on_masks(context, parts, precision, *untrained)
     seeds = range(seed, seed + options.tune_seeds)
     runs = list(work.control.runs(work.parts, options.tune_rates, seeds))
-    yield replace(work.result(UNADAPTED, work.control, runs, info), warnings=warnings)
+    yield replace(work.result(UNADAPTED + work.ending, work.control, runs, info), warnings=warnings)
     trainer = replace(work.control, encode=work.encode, lora=lora)
     runs = list(trainer.runs(work.parts, options.tune_rates, seeds, save))
     info |= {
@@ -101,7 +102,7 @@ def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
         "peft": version("peft"),
         **({"adapters": str(folder)} if options.save_adapters else {}),
     }
-    yield replace(work.result(ADAPTED, trainer, runs, info), warnings=warnings)
+    yield replace(work.result(ADAPTED + work.ending, trainer, runs, info), warnings=warnings)
 
 
 def _on_classes(context: ImageContext, parts: Parts, precision: str) -> _Work:
@@ -125,7 +126,7 @@ def _on_classes(context: ImageContext, parts: Parts, precision: str) -> _Work:
         context.request.options.tune_batch_size,
         name=context.encoder.name,
     )
-    return _Work(control, encode, parts, "images", result)
+    return _Work(control, encode, parts, "images", "", result)
 
 
 def _on_masks(
@@ -157,7 +158,7 @@ def _on_masks(
         return tiles.result(setting, [each for each, _ in runs], references, readout, said | info)
 
     frozen, adapted = tiles.frozen(encoder, precision), tiles.encode(encoder, precision)
-    return _Work(control(frozen), adapted, parts, "tiles", result)
+    return _Work(control(frozen), adapted, parts, "tiles", OF_TOKENS, result)
 
 
 def decoded(context: ImageContext) -> NDArray[Any]:
