@@ -19,8 +19,7 @@ from peft import LoraConfig, get_peft_model
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.lora import add_lora, target_modules
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.options import Options
-from histobench.roi.protocols.fine_tuning import Trainer, features_of, on_device
+from histobench.roi.protocols.head_training import Labels, Trainer, features_of, on_device
 
 CLASSES = 9
 
@@ -54,13 +53,13 @@ def own_seconds(
     encoder: BasePatchEncoder, pixels: np.ndarray, labels: torch.Tensor, args: argparse.Namespace
 ) -> float:
     """The loop of the task Fine-tune."""
-    options = Options(tune_epochs=args.epochs, tune_batch_size=args.batch)
     lora = add_lora(encoder.to(args.device), rank=16, alpha=16)
     precision = "bf16" if torch.device(args.device).type == "cuda" else "fp32"
     encode = on_device(encoder, pixels, device=args.device, precision=precision)
     frozen = features_of(encode, torch.arange(len(pixels)))
-    trainer = Trainer(encode, frozen, labels, CLASSES, options, lora)
-    trainer.train(np.arange(len(pixels)), 1e-4, 0)
+    goal, moments = Labels(labels, CLASSES), (frozen.mean(dim=0), frozen.std(dim=0))
+    trainer = Trainer(encode, goal, *moments, args.epochs, args.batch, lora=lora)
+    trainer.train(np.arange(len(pixels)), [1e-4], 0)
     return trainer.spent[0]
 
 

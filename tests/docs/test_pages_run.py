@@ -76,7 +76,7 @@ SMALLER = {
     "--tasks Segmentation": "--tasks Segmentation --size 64 --head-steps 5",
     'tasks="Segmentation"': 'tasks="Segmentation", head_steps=5',
     "data = hb.demo_dataset": (
-        "import histobench.roi.protocols.segmentation as heads\nheads.EPOCHS = 1\ndata = hb.demo_dataset"
+        "import histobench.roi.evaluation.segmentation_task as task\ntask.EPOCHS = 1\ndata = hb.demo_dataset"
     ),
     r"--stress ": "--stress --stress-images 3 ",
     r"--n_bootstrap \d+": "--n_bootstrap 50",

@@ -19,10 +19,7 @@ from histobench.report.payload import packed, rounded
 from histobench.roi.comparison.stored_intervals import shown_intervals, stored_default_intervals
 from histobench.roi.metrics.target_metrics import (
     SurvivalCurve,
-    foreground,
-    image_dice,
     log_rank_p,
-    mean_of_images,
     target_metrics,
 )
 from histobench.roi.predictions import TargetPredictions
@@ -150,7 +147,7 @@ def target_payload(
         SURVIVAL: _survival_curves,
         MULTILABEL: partial(_each_label, intervals=labels),
         ORDINAL: _levels,
-        MASK: partial(_each_class, intervals=labels),
+        MASK: lambda masks: {"classes": _each_column(masks, "pixels", ("dice",), labels)},
     }
     groups = len(set(predictions.groups) - {""}) if predictions.groups else 0
     return {
@@ -242,18 +239,6 @@ def _examples(run: StoredRun) -> dict[str, Any]:
     if not isinstance(listed, list) or not path.is_file():
         return {}
     return {"examples": listed, "sheet": base64.b64encode(path.read_bytes()).decode()}
-
-
-def _each_class(predictions: TargetPredictions, *, intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    n, c = predictions.truth.shape
-    both, said = predictions.predicted.reshape(n, -1, 2, c)[:, 0].swapaxes(0, 1)
-    dice = mean_of_images(image_dice(both, said, predictions.truth)[:, foreground(predictions.columns)])
-
-    return {
-        "classes": _each_column(predictions, "pixels", ("dice",), intervals),
-        "dice": packed(dice),
-        "names": list(predictions.img_names),
-    }
 
 
 def _levels(predictions: TargetPredictions) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.encoders.own_name import UNCHECKED
 from histobench.roi.plan.dataset_notes import read_dataset_notes
 from histobench.roi.results.layout import TaskFiles
-from histobench.roi.task_catalogue import CLASS, task_target
+from histobench.roi.task_catalogue import CLASS
 
 log = logging.getLogger(__name__)
 #: Less than this is not worth starting processes for: runs, and bytes of predictions.
@@ -257,7 +257,14 @@ def _overview(
                 "task": board.task,
                 "setting": board.setting,
                 "preset": board.preset,
-                "metrics": list(shown_metrics(task_target(board.task), board.preset)),
+                "metrics": list(
+                    dict.fromkeys(
+                        name
+                        for run, place in zip(inventory.runs, inventory.board_of, strict=True)
+                        if place == board.number
+                        for name in shown_metrics(run.target, board.preset)
+                    )
+                ),
             }
             for board in inventory.boards
         ],

@@ -18,6 +18,8 @@ PATIENT = "Patient"
 FINE_TUNE = "Fine-tune"
 #: The settings of Fine-tune: the control, and the network with its adapter.
 UNADAPTED, ADAPTED = "frozen", "lora"
+#: Behind these where masks are predicted, from patch tokens.
+OF_TOKENS = "-tokens"
 
 #: The target of most tasks: one class per image or patient.
 CLASS = "class"
@@ -95,7 +97,7 @@ class RoiTask:
     once: bool = False  # measured on the features themselves: the same under every preset
     trained: bool = True  # whether it needs training images
     methods: bool = False  # its settings are methods: each has a table of its own in summaries
-    target: str = CLASS  # the kind of target that it predicts
+    targets: tuple[str, ...] = (CLASS,)  # the kinds of target that it predicts, the usual one first
     on_images: bool = False  # runs the network on the images itself; stored features are not enough
 
 
@@ -109,7 +111,14 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("Retrieval", "image retrieval"),
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
-    RoiTask(FINE_TUNE, "light fine-tuning with LoRA", once=True, methods=True, on_images=True),
+    RoiTask(
+        FINE_TUNE,
+        "light fine-tuning with LoRA",
+        once=True,
+        methods=True,
+        targets=(CLASS, MASK),
+        on_images=True,
+    ),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True, trained=False),
     *(
         RoiTask(
@@ -117,7 +126,7 @@ CATALOGUE: tuple[RoiTask, ...] = (
             kind.words,
             once=kind.name != MULTILABEL,
             methods=True,
-            target=kind.name,
+            targets=(kind.name,),
             on_images=kind.name == MASK,
         )
         for kind in TARGETS.values()
@@ -163,17 +172,12 @@ def not_applicable(task: str, target: str) -> str:
     >>> not_applicable("KNN", "regression")
     'does not apply to a regression target, whose task is Regression'
     """
-    own = _BY_NAME[task].target
-    if own == target:
+    own = _BY_NAME[task].targets
+    if target in own:
         return ""
     if target == CLASS:
-        return f"needs {a_target(own)}: give `target` {own}"
+        return f"needs {a_target(own[0])}: give `target` {own[0]}"
     return f"does not apply to {a_target(target)}, whose task is {TARGETS[target].task}"
-
-
-def task_target(name: str) -> str:
-    """The kind of target that a task predicts; those of other tools predict classes."""
-    return _BY_NAME[name].target if name in _BY_NAME else CLASS
 
 
 def task_words(name: str) -> str:

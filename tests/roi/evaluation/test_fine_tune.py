@@ -13,6 +13,10 @@ from PIL import Image
 
 from builders import TINY_VIT
 from histobench.cli.main import main
+from histobench.report.site import build_site
+from histobench.roi.comparison.left_out_table import TargetTable
+from histobench.roi.comparison.ranking_shift import ranking_shifts
+from histobench.roi.data.demo_masks import draw_mask_tiles
 from histobench.roi.encoders.lora import add_lora
 from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.evaluation import fine_tune_task
@@ -22,8 +26,9 @@ from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.options import Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
-from histobench.roi.protocols.fine_tuning import Encode, Parts, Trainer, features_of, fine_tune, on_device
-from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.predictions import TargetPredictions
+from histobench.roi.protocols.head_training import Encode, Labels, Parts, Trainer, features_of, on_device
+from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs
 
 FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
@@ -46,24 +51,29 @@ def own(tmp_path: Path) -> str:
     return f"tiny={tmp_path}/own.py:Tiny"
 
 
-def _tuned(
-    own: str, labels: np.ndarray | None = None, options: Options = FAST, **others: object
-) -> tuple[list[Outcome], list[Outcome]]:
-    pixels, known = _stripes(48)
-    rows = np.arange(48)
-    parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
+def _trainers(
+    own: str, labels: np.ndarray, rows: np.ndarray, options: Options = FAST
+) -> tuple[Trainer, Trainer]:
+    """Of the frozen network and of the adapted one."""
+    pixels, _ = _stripes(len(labels))
     encoder = create_encoder(own)
     lora = add_lora(encoder, rank=options.lora_rank, alpha=options.lora_alpha)
-    return fine_tune(
-        encoder,
-        lora,
-        pixels,
-        known if labels is None else labels,
-        parts,
-        n_classes=2,
-        options=options,
-        **others,
+    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
+    frozen = features_of(encode, torch.arange(len(pixels)))
+    moments = frozen[rows].mean(dim=0), frozen[rows].std(dim=0, correction=0)
+    goal = Labels(torch.from_numpy(labels), 2)
+    control = Trainer(frozen.__getitem__, goal, *moments, options.tune_epochs, options.tune_batch_size)
+    return control, replace(control, encode=encode, lora=lora)
+
+
+def _tuned(own: str, labels: np.ndarray | None = None, options: Options = FAST) -> tuple[list, list]:
+    rows = np.arange(48)
+    parts = Parts(rows[:24], rows[24:32], rows[:32], rows[32:])
+    trainers = _trainers(own, _stripes(48)[1] if labels is None else labels, parts.fit, options)
+    frozen, adapted = (
+        list(each.runs(parts, options.tune_rates, range(options.tune_seeds))) for each in trainers
     )
+    return frozen, adapted
 
 
 def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) -> None:
@@ -72,23 +82,32 @@ def test_the_control_is_the_frozen_network_trained_by_the_same_loop(own: str) ->
     weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     features = encoder(encoder.eval_transforms.normalise(torch.from_numpy(pixels))).detach()
     encode = on_device(encoder, pixels, device="cpu", precision="fp32")
-    frozen = features_of(encode, torch.arange(24))
-    torch.testing.assert_close(frozen, features)  # the features of an extraction
+    control, _ = _trainers(own, labels, np.arange(16))
+    torch.testing.assert_close(control.encode(torch.arange(24)), features)  # those of an extraction
 
-    def trained(encode: Encode) -> torch.Tensor:
-        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST)
-        return trainer.logits(trainer.train(np.arange(16), 1e-2, 0), torch.arange(16, 24))
+    def trained(trainer: Trainer) -> np.ndarray:
+        return trainer.predict(trainer.train(np.arange(16), [1e-2], 0), np.arange(16, 24))
 
-    torch.testing.assert_close(trained(frozen.__getitem__), trained(encode), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(trained(control), trained(replace(control, encode=encode)), atol=1e-5)
     assert all(torch.equal(encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
+def test_heads_trained_together_are_those_trained_alone_with_one_adapter_for_each_rate(own: str) -> None:
+    control, adapted = _trainers(own, _stripes(48)[1], np.arange(24))
+    rows = np.arange(24), np.arange(24, 32)
+    together = control.predict(control.train(rows[0], [1e-2, 1e-3], 0), rows[1])
+    for place, rate in enumerate((1e-2, 1e-3)):
+        alone = control.predict(control.train(rows[0], [rate], 0), rows[1])[0]
+        np.testing.assert_allclose(together[place], alone, atol=1e-5)
+    parts = Parts(*rows, rows[0], rows[1])
+    for rate, cost in adapted.costs(parts, [1e-2, 1e-3], 0).items():
+        predicted = adapted.predict(adapted.train(parts.fit, [rate], 0), parts.held_out)
+        assert cost == pytest.approx(adapted.goal.costs(predicted, parts.held_out)[0])
+
+
 def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> None:
-    pixels, labels = _stripes(16)
-    encoder = create_encoder(own)
-    lora = add_lora(encoder, rank=2, alpha=2)
-    encode = on_device(encoder, pixels, device="cpu", precision="fp32")
-    frozen = features_of(encode, torch.arange(16))
+    _, trainer = _trainers(own, _stripes(16)[1], np.arange(16))
+    encode = trainer.encode
 
     def short_of_memory(rows: torch.Tensor) -> torch.Tensor:
         if len(rows) > 3:
@@ -96,10 +115,10 @@ def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> Non
         return encode(rows)
 
     def trained(encode: Encode) -> tuple[int, list[torch.Tensor]]:
-        trainer = Trainer(encode, frozen, torch.from_numpy(labels), 2, FAST, lora)
-        head = trainer.train(np.arange(16), 1e-3, 0)
-        weights = (*head.parameters(), *lora.weights.values())
-        return trainer.at_once, [weight.detach().clone() for weight in weights]
+        used = replace(trainer, encode=encode)
+        head = used.train(np.arange(16), [1e-3], 0)
+        weights = (*head.parameters(), *used.lora.weights.values())
+        return used.at_once, [weight.detach().clone() for weight in weights]
 
     (_, whole), (at_once, in_pieces) = trained(encode), trained(short_of_memory)
     assert at_once == 2
@@ -112,15 +131,14 @@ def test_adapting_learns_what_the_frozen_network_does_not_and_seeds_differ(own: 
     frozen, adapted = _tuned(own, options=options)
     truth = _stripes(48)[1][32:]
 
-    def loss(outcomes: list) -> float:
-        return float(np.mean([-np.log(run.probabilities[np.arange(16), truth]).mean() for run in outcomes]))
+    def loss(runs: list) -> float:
+        return float(np.mean([-np.log(said[np.arange(16), truth]).mean() for said, _ in runs]))
 
     assert loss(adapted) < loss(frozen)
-    assert [run.info["seed"] for run in adapted] == [0, 1, 2]
+    assert [info["seed"] for _, info in adapted] == [0, 1, 2]
     for runs in (frozen, adapted):
-        assert len({run.probabilities.tobytes() for run in runs}) == 3
-    assert set(adapted[0].info["held_out_loss"]) == {"0.01", "0.0001"}
-    assert adapted[0].info["images_per_second"] > 0
+        assert len({said.tobytes() for said, _ in runs}) == 3
+    assert set(adapted[0][1]["held_out_loss"]) == {"0.01", "0.0001"}
 
 
 def test_labels_of_the_test_images_change_nothing(own: str) -> None:
@@ -129,10 +147,10 @@ def test_labels_of_the_test_images_change_nothing(own: str) -> None:
     options = replace(FAST, tune_seeds=1)
     other_test = np.where(np.arange(48) < 32, labels, 1 - labels)
     (_, first), (_, second) = _tuned(own, options=options), _tuned(own, other_test, options)
-    assert np.array_equal(first[0].probabilities, second[0].probabilities)
+    assert np.array_equal(first[0][0], second[0][0])
     wrong = np.where((np.arange(48) >= 24) & (np.arange(48) < 32), 1 - labels, labels)
     turned, _ = _tuned(own, wrong, replace(options, tune_epochs=8))
-    assert turned[0].info["learning_rate"] == 1e-4  # what learns least is least wrong there
+    assert turned[0][1]["learning_rate"] == 1e-4  # what learns least is least wrong there
 
 
 def _write(folder: Path, *, val: bool = False) -> Path:
@@ -176,17 +194,14 @@ def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path:
     assert list(parts.held_out) == list(range(24, 28))
 
 
-def test_images_are_decoded_as_for_an_extraction_also_without_memory(
-    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_decoded_as_for_an_extraction(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    crop = context.encoder.eval_transforms.crop_pixels
-    expected = np.stack([crop(Image.open(image.path)) for image in context.every])
-    for free in (None, 1):
-        monkeypatch.setattr(fine_tune_task, "free_memory", lambda free=free: free)
-        with fine_tune_task.decoded(context) as pixels:
-            assert isinstance(pixels, np.memmap) == (free == 1)
-            assert np.array_equal(pixels, expected)
+    spec = context.encoder.eval_transforms
+    expected = np.stack([spec.crop_pixels(Image.open(image.path)) for image in context.every])
+    assert np.array_equal(fine_tune_task.decoded(context), expected)
+    context.encoder.eval_transforms = lambda image: spec(image)
+    found = fine_tune_task.decoded(context)
+    assert np.array_equal(found, np.stack([spec(Image.open(image.path)) for image in context.every]))
 
 
 def test_an_encoder_without_attention_is_skipped_before_anything_is_decoded(
@@ -246,3 +261,143 @@ def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
     assert "Kendall" in capsys.readouterr().out
     assert main(["choose", results, "--task", "Fine-tune"]) == 0
     assert main(["report", results]) == 0
+
+
+# Where masks are predicted.
+
+ON_TOKENS = """
+
+class OnTokens(Tiny):
+    def patch_tokens(self, images):
+        from histobench.roi.encoders.patch_tokens import network_tokens
+        return network_tokens(self.net, images)
+"""
+
+
+@pytest.fixture
+def glands(tmp_path: Path) -> tuple[Path, str]:
+    """A table of drawn masks, and an encoder with tokens."""
+    (tmp_path / "tokens.py").write_text(TINY_VIT + ON_TOKENS)
+    table = draw_mask_tiles(tmp_path / "glands", n_train=5, n_test=5, n_tiles=2, size=24)
+    return table, f"tokens={tmp_path}/tokens.py:OnTokens"
+
+
+def _run_masks(table: Path, own: str, results: Path, more: str = "") -> None:
+    options = "--device cpu --tune-epochs 3 --tune-rates 1e-2,1e-3 --tune-batch-size 8 --head-steps 1"
+    tasks = f"--tasks Segmentation,Fine-tune --results {results} {options} {more}"
+    assert main(f"run --data {table} --models {own} {tasks}".split()) == 0
+
+
+def test_on_masks_there_are_trainings_references_and_one_comparison(
+    tmp_path: Path,
+    glands: tuple[Path, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "results"
+    _run_masks(*glands, results, "--save-adapters")
+    assert "2 tasks done" in capsys.readouterr().out
+    runs = {run.setting: run for run in load_runs(results)}
+    assert set(runs) == {"linear", "knn", "frozen-tokens", "lora-tokens"}
+    info = json.loads(runs["lora-tokens"].path.read_text())["additional_info"]
+    assert (info["adapted_modules"], len(info["runs"]), info["token_grid"]) == (2, 3, [4, 4])
+    for name in ("frozen-tokens", "lora-tokens"):
+        run = runs[name]
+        found = run.target_predictions
+        n, c = found.truth.shape
+        assert np.array_equal(found.truth, runs["linear"].target_predictions.truth)
+        each = found.predicted.reshape(n, -1, 2, c)  # the first training, three references, two trainings
+        assert each.shape[1] == 6
+        dice = [_slow_dice(each[:, k, 0], each[:, k, 1], found.truth) for k in range(6)]
+        assert run.metrics["dice"] == pytest.approx(np.mean([dice[0], dice[4], dice[5]]))
+        for reference, value in zip(("random", "color", "ceiling"), dice[1:4], strict=True):
+            assert run.metrics[f"{reference}_dice"] == pytest.approx(value)
+        assert run.metrics["ceiling_dice"] == pytest.approx(runs["linear"].metrics["ceiling_dice"])
+        intervals = json.loads(next(results.rglob(f"Fine-tune_{name}_intervals.json")).read_text())
+        assert intervals["left_out"].startswith("training runs and groups")
+        assert intervals["metrics"]["dice"]["ci_lower"] < run.metrics["dice"]
+    same = [runs[name].target_predictions.predicted for name in ("frozen-tokens", "lora-tokens")]
+    c = len(runs["lora-tokens"].target_predictions.columns)
+    assert np.array_equal(*(each[:, 2 * c : 8 * c] for each in same))  # the references
+    assert not np.array_equal(*(each[:, : 2 * c] for each in same))
+    assert main(["compare", str(results), "--task", "Fine-tune"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "dice of the frozen and the fine-tuned networks" in said
+    assert "random weights" in said
+    (shift,) = ranking_shifts(list(runs.values()), CompareOptions())
+    assert shift.shifts[0].difference == pytest.approx(
+        runs["lora-tokens"].metrics["dice"] - runs["frozen-tokens"].metrics["dice"]
+    )
+    site = build_site(results, tmp_path / "site").parent
+    pages = [(site / "data" / "run" / f"{number}.js").read_text() for number in range(4)]
+    assert all('"sheet":' in page for page in pages)
+    # The adapter is an encoder with tokens of its own.
+    (loader, *_) = sorted(results.rglob("adapters/*/seed-*/encoder.py"))
+    place = f"--results {tmp_path / 'again'} --tasks Segmentation --head-steps 1"
+    assert main(f"run --data {glands[0]} --models tuned={loader}:adapted {place}".split()) == 0
+
+
+def _slow_dice(both: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> float:
+    """Of foreground classes in truth or prediction of an image, over classes, then over images."""
+    of_images = []
+    for b, p, t in zip(both, predicted, true, strict=True):
+        known = [2 * b[k] / (p[k] + t[k]) for k in range(1, len(b)) if p[k] + t[k] > 0]
+        of_images += [np.mean(known)] if known else []
+    return float(np.mean(of_images))
+
+
+def test_masks_of_test_images_change_no_prediction_and_tokens_need_not_be_kept(
+    tmp_path: Path, glands: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    table, _ = glands
+
+    def predicted(name: str, more: str = "") -> np.ndarray:
+        _run_masks(*glands, tmp_path / name, more)
+        (run,) = (run for run in load_runs(tmp_path / name) if run.setting == "lora-tokens")
+        n, c = run.target_predictions.truth.shape
+        return run.target_predictions.predicted.reshape(n, -1, 2, c)[:, [0, 4, 5], 1]
+
+    first = predicted("a")
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    for path in (table.parent / mask for _, mask, _, split in rows if split == "test"):
+        mask = np.array(Image.open(path))  # other truth where it counts
+        Image.fromarray(np.where(mask == 255, mask, 2 - mask.clip(max=2)).astype(np.uint8)).save(path)
+    assert np.array_equal(first, predicted("b"))
+    again = predicted("c", "--token-store 0")  # tokens in full precision
+    assert np.abs(first - again).max() <= 4
+
+
+def test_an_encoder_without_tokens_is_skipped(
+    tmp_path: Path,
+    glands: tuple[Path, str],
+    own: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    place = f"--target mask --tasks Fine-tune --results {tmp_path / 'r'} --device cpu"
+    assert main(f"run --data {glands[0]} --models {own},{glands[1]} {place} --tune-epochs 1".split()) == 0
+    assert "does not define patch_tokens" in " ".join(capsys.readouterr().out.split())
+
+
+def test_intervals_of_several_trainings_are_over_trainings_and_images() -> None:
+    """By hand: variances of the mean over images and over trainings add up, less what both contain."""
+    rng = np.random.default_rng(0)
+    true = np.full((30, 2), 100.0)
+    dice = np.clip(
+        0.5 + rng.normal(0, 0.1, (30, 1)) + np.array([-0.1, 0.0, 0.1]), 0, 1
+    )  # [images, trainings]
+    blocks = [np.stack([dice[:, [k, k]] * 100, true], axis=1) for k in (0, 0, 0, 0, 1, 2)]
+    predicted = np.stack(blocks, axis=1).reshape(30, -1)
+    names = tuple(map(str, range(30)))
+    columns = tuple(map(str, range(predicted.shape[1])))
+    run = TargetPredictions("mask", ("background", "gland"), true, columns, predicted, names)
+    found = TargetTable.of({"a": run}).found["dice"]
+    assert found.values[0] == pytest.approx(dice.mean())
+    over_images = dice.mean(axis=1).var(ddof=1) / 30
+    over_trainings = dice.mean(axis=0).var(ddof=1) / 3
+    assert found.variance[0] == pytest.approx(over_images + over_trainings, rel=0.01)
+    few = replace(run, predicted=predicted[:, : 5 * 4], predicted_columns=columns[: 5 * 4])
+    assert "2 episodes or runs" in (TargetTable.of({"a": few}).intervals("dice")["a"].reason or "")

@@ -20,14 +20,24 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.data.check import check_dataset
-from histobench.roi.data.masks import IGNORED, read_codes, read_mask
-from histobench.roi.evaluation.segmentation_task import _random_twin
+from histobench.roi.data.masks import IGNORED, classes_of, read_codes, read_mask
+from histobench.roi.evaluation.segmentation_task import random_twin
 from histobench.roi.metrics.target_metrics import target_metrics
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
 from histobench.roi.plan.planner import ExtractionEstimate, estimated_seconds
 from histobench.roi.predictions import TargetPredictions
-from histobench.roi.protocols.segmentation import cut, head_loss, joined, patch_shares, tally, upsampled
+from histobench.roi.protocols.segmentation import (
+    Drawn,
+    Masks,
+    cut,
+    head_loss,
+    joined,
+    patch_shares,
+    survey,
+    tally,
+    upsampled,
+)
 
 CODES = ((0, "background"), (1, "stroma"), (2, "gland"), (9, "ignore"))
 ENCODER = """
@@ -177,7 +187,7 @@ def test_the_random_network_has_no_weight_of_the_encoder_and_leaves_it_as_it_is(
     for tensor in encoder.state_dict().values():
         tensor.fill_(7)
     context: Any = SimpleNamespace(encoder=encoder, request=SimpleNamespace(seed=0))
-    twin, again = _random_twin(context).state_dict(), _random_twin(context).state_dict()
+    twin, again = random_twin(context).state_dict(), random_twin(context).state_dict()
     for name, tensor in encoder.state_dict().items():
         assert bool((tensor == 7).all())
         assert not torch.equal(twin[name], tensor)
@@ -218,8 +228,48 @@ def test_masks_are_read_by_their_codes_and_an_unknown_one_is_named(tmp_path: Pat
         return path
 
     assert read_mask(write(codes), CODES).tolist() == [[0, 2], [IGNORED, 1]]
-    with pytest.raises(HistobenchError, match=rf"m{ending}: the code 7 is not in `mask_classes`"):
-        read_mask(write(np.full((2, 2), 7, dtype=np.uint8)), CODES)
+    for unknown in (7, 200):  # between the declared codes and beyond them
+        with pytest.raises(HistobenchError, match=rf"m{ending}: the code {unknown} is not in `mask_classes`"):
+            read_mask(write(np.full((2, 2), unknown, dtype=np.uint8)), CODES)
+
+
+def test_a_mask_with_channels_is_refused(tmp_path: Path) -> None:
+    """Instances or one-hot channels: which of two that overlap counts is not for the reader to decide."""
+    np.save(tmp_path / "m.npy", np.eye(6, dtype=np.uint8)[np.zeros((4, 4), dtype=int)])
+    with pytest.raises(HistobenchError, match="one whole number per pixel"):
+        read_mask(tmp_path / "m.npy", CODES)
+
+
+def test_ids_of_classes_do_not_depend_on_codes_and_background_is_first() -> None:
+    assert classes_of(((3, "tumor"), (255, "ignore"), (0, "other"), (9, "Background"))) == (
+        *("Background", "tumor", "other"),
+    )
+
+
+def test_neighbors_are_those_of_slow_code() -> None:
+    rng = np.random.default_rng(0)
+    tokens, shares = torch.randn(50, 8), torch.rand(50, 3)
+    drawn = Drawn(1.0, rng)
+    drawn.add(tokens, shares)
+    asked = torch.randn(2, 8, 3, 3)
+    found = drawn.readout("cpu")(asked)
+    bank = torch.nn.functional.normalize(tokens, dim=1).half().float()
+    for b, row, column in ((0, 0, 0), (1, 2, 1)):
+        near = bank @ torch.nn.functional.normalize(asked[b, :, row, column], dim=0)
+        order = near.argsort(descending=True)[:30]
+        expected = (near[order] / 0.02).softmax(dim=0) @ shares[order]
+        torch.testing.assert_close(found[b, :, row, column], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_statistics_of_tokens_leave_out_patches_that_do_not_count() -> None:
+    truth = torch.zeros(2, 8, 8, dtype=torch.uint8)
+    truth[0, :4], truth[1] = IGNORED, IGNORED  # of the first tile the upper patches, the second one
+    masks = Masks(truth, np.arange(2), ("background", "gland"))
+    tokens = torch.randn(2, 5, 2, 2)
+    mean, std = survey(lambda rows: tokens[rows], np.arange(2), masks, 1)
+    counted = tokens[0, :, 1]
+    torch.testing.assert_close(mean, counted.mean(dim=1))
+    torch.testing.assert_close(std, counted.std(dim=1, correction=0))
 
 
 def test_codes_may_share_a_class_and_are_declared_in_one_place(tmp_path: Path) -> None:

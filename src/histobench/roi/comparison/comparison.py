@@ -250,7 +250,7 @@ def _table_of_target(dataset: str, named: dict[str, StoredRun], settings: Compar
     table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
     statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
     made = _table(dataset, named, table.found[settings.metric], statistics, table.units, settings)
-    return replace(made, notes=(*made.notes, *_references(table)))
+    return replace(made, notes=(*made.notes, *_references(table)), resampled=table.resampled)
 
 
 def _references(table: TargetTable) -> Iterator[str]:

@@ -15,6 +15,7 @@ from histobench.roi.comparison.unseen_moves import UnseenMoves
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
+from histobench.roi.metrics.target_metrics import defined_mean
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles
@@ -46,18 +47,24 @@ def crossed_columns(
 ) -> LeaveOneOut:
     """Columns (one of each run) from their `left_out_values` [E, 1 + u] each.
 
-    The unseen moves are those of the predictions averaged over episodes. Runs with the same
-    number of episodes are paired: the same seed draws the same training images for every encoder. Otherwise
-    the episodes of each run are left out of its own column alone.
+    The unseen moves are those of the predictions averaged over episodes.
     """
-    means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
-    found = moves.of(metric, LeaveOneOut(names, means[0], means[1:]))
+    means = np.stack([defined_mean(values) for values in each], axis=1)  # [1 + u, m]
+    return over_episodes(moves.of(metric, LeaveOneOut(names, means[0], means[1:])), each)
+
+
+def over_episodes(found: LeaveOneOut, each: Sequence[Floats]) -> LeaveOneOut:
+    """Columns of means with the episodes of each run, of which units are left out [E, 1 + u].
+
+    Runs with the same number of episodes are paired: the same seed draws the same training images for every
+    encoder. Otherwise the episodes of each run are left out of its own column alone.
+    """
     if all(len(values) == 1 for values in each):
         return found
     if len({len(values) for values in each}) == 1:
         shared = [interaction_variance(values[:, 1:]) for values in each]
         return crossed(found, np.stack([values[:, 0] for values in each], axis=1), interaction=shared)
-    return crossed(found, _own_episodes([values[:, 0] for values in each], means[0]))
+    return crossed(found, _own_episodes([values[:, 0] for values in each], found.values))
 
 
 def _own_episodes(each: Sequence[Floats], means: Floats) -> Floats:
@@ -127,13 +134,6 @@ def _probability_metrics(
         for metric in metrics:
             parts[metric].append(scores[metric])
     return {metric: np.stack(values) for metric, values in parts.items()}
-
-
-def _defined_mean(values: Floats) -> Floats:
-    """The mean over episodes [E, ...] of those in which the metric is defined; NaN where there is none."""
-    defined = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0))
 
 
 #: Fewer episodes or runs than this show no spread: their means have no interval and no test.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.episode_intervals import over_episodes, too_few_episodes
 from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.metric_intervals import metric_intervals, no_interval
 from histobench.roi.comparison.sampling_units import (
@@ -25,7 +26,7 @@ from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
-from histobench.roi.metrics.target_metrics import evaluate_target
+from histobench.roi.metrics.target_metrics import defined_mean, evaluate_target, trainings
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut, leave_one_out
@@ -135,6 +136,8 @@ class TargetTable:
     units: SamplingUnits
     found: Mapping[str, LeaveOneOut]
     reference: TargetPredictions
+    resampled: str  # in words
+    note: str = ""  # why there are no intervals
 
     @classmethod
     def of(cls, runs: Mapping[str, TargetPredictions], *, dataset: str = "") -> TargetTable:
@@ -143,20 +146,28 @@ class TargetTable:
         reference = next(iter(same.values()))
         units = SamplingUnits.of_target(reference)
         design = sampling_design(len(reference), clusters=units.group_of)
-        each = [leave_one_out(evaluate_target(run), design) for run in same.values()]
+        each = [
+            [leave_one_out(evaluate_target(one), design) for one in trainings(run)] for run in same.values()
+        ]
         found = {}
-        for place, metric in enumerate(each[0].names):
-            values = np.array([run.values[place] for run in each])
-            left_out = np.stack([run.left_out[:, place] for run in each], axis=1)
-            table = replace(each[0], names=tuple(same), values=values, left_out=left_out)
-            found[metric] = with_target_moves(metric, table, list(same.values()), units)
-        return cls(units, found, reference)
+        for place, metric in enumerate(each[0][0].names):
+            # Of every run its trainings with nothing and with each unit left out [E, 1 + u].
+            columns = [
+                np.array([[one.values[place], *one.left_out[:, place]] for one in run]) for run in each
+            ]
+            means = np.stack([defined_mean(values) for values in columns], axis=1)
+            table = replace(each[0][0], names=tuple(same), values=means[0], left_out=means[1:])
+            moved = with_target_moves(metric, table, list(same.values()), units)
+            found[metric] = over_episodes(moved, columns)
+        fewest = min(map(len, each))
+        words = f"training runs and {units.resampled}" if fewest > 1 else units.resampled
+        return cls(units, found, reference, words, too_few_episodes(fewest, ""))
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
         """The interval of every run's metric; one without says why."""
         name, _, label = metric.partition("@")
-        reason = self._rare_label(name, label)
-        if reason is not None:
+        reason = self.note or self._rare_label(name, label)
+        if reason:
             return dict.fromkeys(self.found[metric].names, no_interval(reason, level))
         return metric_intervals(name, self.found[metric], self.units, level=level)
 

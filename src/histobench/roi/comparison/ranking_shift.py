@@ -9,13 +9,13 @@ from itertools import combinations
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import dataset_table
+from histobench.roi.comparison.comparison import dataset_table, settings_for
 from histobench.roi.comparison.grids import Grid, ranks_text
 from histobench.roi.comparison.selection import by_dataset, select_runs
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.result_options import CompareOptions, CompareSettings
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, UNADAPTED
+from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, OF_TOKENS, UNADAPTED
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,23 @@ def ranking_shifts(runs: Sequence[StoredRun], options: CompareOptions) -> list[R
     if not any(run.task == FINE_TUNE for run in runs):
         raise HistobenchError(f"no results of the task {FINE_TUNE} here; add it to `tasks` of a run")
     which: dict[str, Any] = {"dataset": options.dataset, "encoders": options.encoders, "seed": options.seed}
-    frozen, adapted = (
-        by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting, **which))
-        for setting in (UNADAPTED, ADAPTED)
-    )
-    return [_shift(name, frozen.get(name, []), members, options) for name, members in adapted.items()]
+    known = {run.setting for run in runs if run.identity.dataset == (options.dataset or run.identity.dataset)}
+    shifts: list[RankingShift] = []
+    for ending in ("", OF_TOKENS):
+        if ADAPTED + ending not in known:
+            continue
+        frozen, adapted = (
+            by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting + ending, **which))
+            for setting in (UNADAPTED, ADAPTED)
+        )
+        shifts += [_shift(name, frozen.get(name, []), members, options) for name, members in adapted.items()]
+    return shifts
 
 
 def _shift(
     dataset: str, frozen: Sequence[StoredRun], adapted: Sequence[StoredRun], settings: CompareSettings
 ) -> RankingShift:
+    settings = settings_for([*frozen, *adapted], settings)
     before, after = (dataset_table(dataset, runs, settings) for runs in (frozen, adapted))
     both = dataset_table(dataset, [*frozen, *adapted], settings)
     possible = [table.standings.ranks if table.standings else {} for table in (before, after)]
@@ -70,7 +77,7 @@ def _shift(
     shifts = []
     for new in after.entries:
         name, then = new.name, old.get(new.name)
-        pair = both.pair(f"{name} [{ADAPTED}]", f"{name} [{UNADAPTED}]")
+        pair = both.pair(*(f"{name} [{runs[0].setting}]" for runs in (adapted, frozen)))
         if then is None or pair is None or new.rank is None or then.rank is None:
             continue
         assert new.value is not None  # it has a rank

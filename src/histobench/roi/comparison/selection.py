@@ -14,12 +14,13 @@ from histobench.roi.task_catalogue import (
     LINEAR,
     LINEAR_PROBE,
     MASK,
+    OF_TOKENS,
     TARGETS,
     WITH_METHODS,
 )
 
 #: What is compared of a task with several settings where none is named; Fine-tune has a control beside it.
-_MAIN_SETTING = {FINE_TUNE: ADAPTED, TARGETS[MASK].task: LINEAR}
+_MAIN_SETTINGS = {FINE_TUNE: (ADAPTED, ADAPTED + OF_TOKENS), TARGETS[MASK].task: (LINEAR,)}
 
 #: Of the few-shot settings, the one that most papers print.
 PREFERRED_SHOT = 16
@@ -48,8 +49,9 @@ def select_runs(
     chosen = having(chosen, "preset", preset)
     chosen = having(chosen, "seed", None if seed is None else str(seed))
     settings = sorted({run.setting for run in chosen}, key=natural_order)
-    if setting is None and chosen[0].task in _MAIN_SETTING:
-        setting = _MAIN_SETTING[chosen[0].task]
+    main = _MAIN_SETTINGS.get(chosen[0].task, ())
+    if setting is None and main:
+        setting = next((name for name in main if name in settings), main[0])
     if setting is not None:
         chosen = having(chosen, "setting", setting)
     elif len(settings) > 1:
@@ -109,7 +111,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
     places = {key: place for place, key in reversed(list(enumerate((k[0], k[1], k[3]) for k in groups)))}
 
     def order(key: tuple[str, str, str, int]) -> tuple[int, bool]:
-        return places[key[0], key[1], key[3]], key[2] != _MAIN_SETTING.get(key[0], key[2])
+        return places[key[0], key[1], key[3]], key[2] not in _MAIN_SETTINGS.get(key[0], key[2:3])
 
     return {key: groups[key] for key in sorted(groups, key=order)}
 

@@ -131,7 +131,8 @@ def _content_of_target(run: StoredRun) -> dict[str, Any]:
         for metric, found in table.found.items()
     }
     metrics = {name: entry for name, entry in entries.items() if "@" not in name}
-    return _about(run, table.units) | {"metrics": metrics, "per_class": by_class_of(entries, run.classes)}
+    content = _about(run, table.units) | {"left_out": table.resampled}
+    return content | {"metrics": metrics, "per_class": by_class_of(entries, run.classes)}
 
 
 def _entry(value: float | None, interval: Interval) -> dict[str, Any]:

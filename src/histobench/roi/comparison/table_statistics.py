@@ -132,7 +132,7 @@ def table_of_target(runs: Mapping[str, StoredRun]) -> TableStatistics:
         metrics={metric: target_statistics(metric, table) for metric in table.found if "@" not in metric},
         n_images=len(table.reference),
         n_groups=table.units.n_groups,
-        resampled=table.units.resampled,
+        resampled=table.resampled,
         labels={metric: table.intervals(metric) for metric in table.found if "@" in metric},
     )
 
@@ -197,6 +197,8 @@ def metric_statistics(
 
 def target_statistics(metric: str, table: TargetTable, *, alpha: float = ALPHA) -> MetricStatistics:
     """A metric of a target that is not a class."""
+    if table.note:
+        return _without_intervals(metric, table.found[metric], table.note, alpha)
     intervals = table.intervals(metric, level=1 - alpha)
     return _tested(metric, table.found[metric], table.units, intervals, alpha)
 
@@ -206,12 +208,16 @@ def statistics_of_means(
 ) -> MetricStatistics:
     """A metric that every run reports as a mean over episodes."""
     if table.note:
-        order, untested = _untested(metric, table.found)
-        intervals = dict.fromkeys(table.found.names, no_interval(table.note, 1 - alpha))
-        note = f"{table.note.removeprefix('no interval: ')}: nothing is tested"
-        return MetricStatistics(order, intervals, untested, note=note)
+        return _without_intervals(metric, table.found, table.note, alpha)
     intervals = metric_intervals(metric, table.found, units, level=1 - alpha)
     return _tested(metric, table.found, units, intervals, alpha)
+
+
+def _without_intervals(metric: str, found: LeaveOneOut, note: str, alpha: float) -> MetricStatistics:
+    order, untested = _untested(metric, found)
+    intervals = dict.fromkeys(found.names, no_interval(note, 1 - alpha))
+    said = f"{note.removeprefix('no interval: ')}: nothing is tested"
+    return MetricStatistics(order, intervals, untested, note=said)
 
 
 def _tested(

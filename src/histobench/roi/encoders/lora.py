@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
@@ -89,13 +89,18 @@ class Lora:
         (folder / _LOADER).write_text(_LOADER_TEXT, encoding="utf-8")
 
 
-def add_lora(encoder: BasePatchEncoder, *, rank: int, alpha: float) -> Lora:
-    """Put a LoRA adapter into the attention of an encoder; all other weights are frozen."""
+def add_lora(
+    encoder: BasePatchEncoder, *, rank: int, alpha: float, forward: Callable[[Tensor], Tensor] | None = None
+) -> Lora:
+    """Put a LoRA adapter into the attention of an encoder; all other weights are frozen.
+
+    Adapted is what `forward` passes: the encoder itself, or its `patch_tokens`.
+    """
     check_peft(encoder.name)
     from peft import LoraConfig, LoraModel
 
     encoder.eval().requires_grad_(False)
-    targets = target_modules(encoder)
+    targets = target_modules(encoder, forward)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
     model = LoraModel(encoder, config, "default")
     weights = {name: weight for name, weight in model.model.named_parameters() if weight.requires_grad}
@@ -116,7 +121,7 @@ def check_peft(name: str) -> None:
         ) from error
 
 
-def target_modules(encoder: BasePatchEncoder) -> list[str]:
+def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor] | None = None) -> list[str]:
     """Return the attention projections that an image passes; none is an error, never a frozen run.
 
     The text tower of an image-text model has modules of the same names, and some networks use the weights of
@@ -130,7 +135,7 @@ def target_modules(encoder: BasePatchEncoder) -> list[str]:
         for name, module in encoder.named_modules()
         if ends.fullmatch(name) and isinstance(module, nn.Linear | nn.MultiheadAttention)
     ]
-    called = _called(encoder, named)
+    called = _called(encoder, forward or encoder, named)
     if called:
         return called
     name = encoder.name or type(encoder).__name__
@@ -148,7 +153,7 @@ def target_modules(encoder: BasePatchEncoder) -> list[str]:
     )
 
 
-def _called(encoder: BasePatchEncoder, names: list[str]) -> list[str]:
+def _called(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor], names: list[str]) -> list[str]:
     """Return those modules that a forward pass of one black image calls."""
     transform, seen = encoder.eval_transforms, set[str]()
     if isinstance(transform, TransformSpec):
@@ -162,7 +167,7 @@ def _called(encoder: BasePatchEncoder, names: list[str]) -> list[str]:
     ]
     try:
         with torch.no_grad():
-            encoder(image.to(device))
+            forward(image.to(device))
     finally:
         for hook in hooks:
             hook.remove()

@@ -33,7 +33,7 @@ from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.loading_pool import ThreadPool
 from histobench.roi.options import Settings
 from histobench.roi.predictions import Predictions
-from histobench.roi.protocols.fine_tuning import Parts
+from histobench.roi.protocols.head_training import Parts
 from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.changed_data import DATA, told_of_data

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,33 @@ def target_metrics(predictions: TargetPredictions) -> dict[str, Score]:
 
 
 def evaluate_target(predictions: TargetPredictions) -> Evaluate:
-    """The metrics of the target's kind as a function of counts [b, n]."""
-    return _EVALUATORS[predictions.kind](predictions)
+    """The metrics of the target's kind as a function of counts [b, n]; means over trainings."""
+    each = [_EVALUATORS[one.kind](one) for one in trainings(predictions)]
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        found = [one(counts) for one in each]
+        return {name: defined_mean(np.stack([values[name] for values in found])) for name in found[0]}
+
+    return evaluate if len(each) > 1 else each[0]
+
+
+def trainings(predictions: TargetPredictions) -> list[TargetPredictions]:
+    """The predictions of each training: of masks there may be several, behind those of the references."""
+    n, c = predictions.truth.shape
+    first = (1 + len(REFERENCES)) * 2 * c
+    if predictions.kind != "mask" or predictions.predicted.shape[1] == first:
+        return [predictions]
+    every = predictions.predicted.reshape(n, -1, 2 * c)
+    places = [0, *range(1 + len(REFERENCES), every.shape[1])]
+    beside = every[:, 1 : 1 + len(REFERENCES)].reshape(n, -1)
+    return [replace(predictions, predicted=np.hstack([every[:, place], beside])) for place in places]
+
+
+def defined_mean(values: Floats) -> Floats:
+    """The mean over episodes or trainings [E, ...] of those where it is defined; NaN if it is in none."""
+    defined = np.isfinite(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0))
 
 
 _UNDEFINED = {
@@ -198,9 +223,7 @@ def image_dice(both: Floats, predicted: Floats, true: Floats, *, iou: bool = Fal
 
 def mean_of_images(values: Floats) -> Floats:
     """The mean over classes [n] of values [n, classes], those that are NaN left out; NaN without any."""
-    known = np.isfinite(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
+    return defined_mean(values.T)
 
 
 def foreground(classes: Sequence[str]) -> NDArray[np.bool_]:

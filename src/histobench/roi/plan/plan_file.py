@@ -28,6 +28,7 @@ from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import (
     CLASS,
+    FINE_TUNE,
     LINEAR_PROBE,
     MASK,
     ROBUSTNESS,
@@ -157,7 +158,8 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
             given.setdefault("tasks", (LINEAR_PROBE,) if given["target"] == CLASS else ())
         if not given.get("tasks", ("",)):
             del given["tasks"]
-    if "target" not in given and {str(task).lower() for task in given.get("tasks", ())} == {SEGMENTATION}:
+    asked = {str(task).lower() for task in given.get("tasks", ())}
+    if "target" not in given and SEGMENTATION in asked and asked <= {SEGMENTATION, FINE_TUNE.lower()}:
         given["target"] = MASK
     if str(given.get("mask_classes") or "").endswith(".json"):
         given["mask_classes"] = str((base / Path(given["mask_classes"]).expanduser()).absolute())

@@ -312,8 +312,9 @@ def network_seconds(task: str, one_pass: float, options: Options, tiles: float =
     >>> network_seconds("Segmentation", 1.0, Options(), tiles=4)
     8.0
     """
+    one_pass *= tiles
     if task != FINE_TUNE:
-        return 2 * tiles * one_pass  # the encoder, and the same network with random weights
+        return 2 * one_pass  # the encoder, and the same network with random weights
     rates = len(options.tune_rates)
     trainings = options.tune_seeds + (rates if rates > 1 else 0)
     return one_pass * (1 + 3 * options.tune_epochs * trainings)  # gradients take twice as long as features

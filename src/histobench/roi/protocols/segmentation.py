@@ -1,4 +1,4 @@
-"""Segmentation by patch tokens of a frozen network: a linear readout, and one without training.
+"""Segmentation by patch tokens: the geometry of tiles, what linear heads are trained for, and neighbors.
 
 Everything works on square tiles of the encoder's input size: tokens [b, d, h, w] in, the class of every pixel
 out. What does not count (padding, the class "ignore") is `IGNORED` in the true classes.
@@ -7,26 +7,25 @@ out. What does not count (padding, the class "ignore") is `IGNORED` in the true 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
 from torch.nn import functional as F
 
 from histobench.roi.data.masks import IGNORED
+from histobench.roi.metrics.target_metrics import foreground, image_dice, mean_of_images
+from histobench.roi.protocols.head_training import Encode, Ints
 
-#: The learning rates of the heads that are trained together.
-RATES = (1e-2, 1e-3, 1e-4)
-EPOCHS, BATCH, WEIGHT_DECAY = 20, 32, 1e-4
-#: Of the readout without training: neighbors, temperature, tokens that are kept and asked for at a time.
+#: Of the readout without training: neighbors, temperature, tokens that are drawn and asked for at a time.
 NEIGHBORS, TEMPERATURE, BANK, QUERIES = 30, 0.02, 100_000, 2048
 
-#: Tokens and true classes of tiles, batch by batch; the argument shuffles them.
-Batches = Callable[[np.random.Generator], Iterator[tuple[Tensor, Tensor]]]
+Counts = NDArray[np.int64]  # [..., images, 3, classes]: pixels in both, predicted, true
 
 
 # Geometry: an image of any size as tiles without overlap.
@@ -47,11 +46,11 @@ def cut(pixels: NDArray[np.uint8], size: int, fill: int) -> NDArray[np.uint8]:
 
 
 def joined(tiles: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """The tiles of `cut` as the image [h, w] that they come from."""
-    size = tiles.shape[1]
+    """The tiles of `cut` as the image [h, w, ...] that they come from."""
+    size, inside = tiles.shape[1], tiles.shape[3:]
     columns = math.ceil(width / size)
-    whole = tiles.reshape(-1, columns, size, size).swapaxes(1, 2).reshape(-1, columns * size)
-    return whole[:height, :width]
+    whole = tiles.reshape(-1, columns, size, size, *inside).swapaxes(1, 2)
+    return whole.reshape(-1, columns * size, *inside)[:height, :width]
 
 
 def upsampled(values: Tensor, size: int) -> Tensor:
@@ -76,70 +75,53 @@ def tally(truth: Tensor, predicted: Tensor, n_classes: int) -> NDArray[np.int64]
     return torch.stack(parts, dim=1).cpu().numpy()
 
 
-# Tokens of the training tiles, kept in a temporary file or computed again.
+# What linear heads on tokens are trained for.
 
 
-@dataclass
-class TokenStore:
-    """Tokens in half precision and true classes of tiles, in files that grow up to `most` bytes."""
+@dataclass(frozen=True)
+class Masks:
+    """The class of every pixel of tiles; predicted are pixels of whole images [heads, images, 3, classes]."""
 
-    folder: Path
-    most: float
-    count: int = 0
-    shape: tuple[int, ...] = ()
-    size: int = 0
-    is_whole: bool = True
+    truth: Tensor  # [n, s, s]
+    image: Ints  # [n], the image of each tile, in rising order
+    classes: tuple[str, ...]
 
-    def add(self, tokens: Tensor, truth: Tensor) -> None:
-        """Append tiles; where they become too many, nothing is kept."""
-        self.count, self.shape, self.size = self.count + len(tokens), tuple(tokens.shape[1:]), truth.shape[-1]
-        if self.is_whole and self.count * 2 * math.prod(self.shape) > self.most:
-            self.is_whole = False
-            for name in ("tokens", "truth"):
-                (self.folder / name).unlink(missing_ok=True)
-        if self.is_whole:
-            for name, values in (("tokens", tokens.half()), ("truth", truth.to(torch.uint8))):
-                with (self.folder / name).open("ab") as file:
-                    values.cpu().contiguous().numpy().tofile(file)
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
 
-    def batches(self, device: str) -> Batches:
-        """The stored tiles in random order; a GPU with twice the room for them gets all at once."""
-        tokens = self._open("tokens", np.float16, self.shape)
-        truth = self._open("truth", np.uint8, (self.size, self.size))
-        size = tokens.nbytes + truth.nbytes
-        if device.startswith("cuda") and size < torch.cuda.mem_get_info(device)[0] / 2:
-            tokens, truth = tokens.to(device), truth.to(device)
+    def of(self, rows: Tensor) -> Tensor:
+        """The true classes of tiles [b, s, s]."""
+        return self.truth[rows.to(self.truth.device)]
 
-        def batches(rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            order = torch.from_numpy(rng.permutation(self.count)).to(tokens.device)
-            for rows in order.split(BATCH):
-                yield tokens[rows].to(device).float(), truth[rows].to(device)
+    def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
+        size = self.truth.shape[-1]
+        large = upsampled(logits.flatten(1, 2), size).unflatten(1, logits.shape[1:3])
+        return head_loss(large, self.of(rows).to(logits.device))
 
-        return batches
+    def predicted(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Counts:
+        """Pixels of each image, from rows of tiles and values [b, heads, classes, h, w]."""
+        tiles, images, size = [], [], self.truth.shape[-1]
+        for rows, values in batches:
+            truth = self.of(rows).to(values.device)
+            # One after the other: values at the size of the mask take most of the memory.
+            classes = (upsampled(each, size).argmax(dim=1) for each in values.unbind(dim=1))
+            tiles.append(np.stack([tally(truth, each, self.n_classes) for each in classes]))
+            images.append(self.image[rows.numpy()])
+        each = np.concatenate(tiles, axis=1)
+        starts = np.unique(np.concatenate(images), return_index=True)[1]
+        return np.add.reduceat(each, starts, axis=1)
 
-    def _open(self, name: str, dtype: type, shape: tuple[int, ...]) -> Tensor:
-        mapped = np.memmap(self.folder / name, dtype=dtype, mode="r+", shape=(self.count, *shape))
-        return torch.from_numpy(mapped)
+    def costs(self, predicted: Counts, rows: Ints) -> list[float]:
+        """One minus Dice."""
+        dice = [foreground_dice(each, self.classes) for each in predicted]
+        return [1.0 - float(np.nanmean(each)) if np.isfinite(each).any() else 1.0 for each in dice]
 
 
-# The linear readout: batch norm and a 1x1 convolution, three learning rates together.
-
-
-class LinearHeads(nn.Module):
-    """One linear map of normalized tokens per learning rate."""
-
-    def __init__(self, dim: int, n_classes: int, seed: int) -> None:
-        super().__init__()
-        # The maps after it have their own scale and shift.
-        self.norm = nn.BatchNorm2d(dim, affine=False, momentum=None)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.maps = nn.ModuleList(nn.Conv2d(dim, n_classes, 1) for _ in RATES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [b, rates, classes, h, w] of tokens [b, d, h, w]."""
-        normed = self.norm(tokens.float())
-        return torch.stack([each(normed) for each in self.maps], dim=1)
+def foreground_dice(counts: Counts, classes: Sequence[str]) -> NDArray[np.float64]:
+    """The mean Dice of the foreground classes of each image, from pixels [images, 3, classes]."""
+    both, predicted, true = counts.astype(np.float64).swapaxes(0, 1)
+    return mean_of_images(image_dice(both, predicted, true)[:, foreground(classes)])
 
 
 def head_loss(logits: Tensor, truth: Tensor) -> Tensor:
@@ -159,72 +141,75 @@ def head_loss(logits: Tensor, truth: Tensor) -> Tensor:
     return (entropy + 1 - dice[:, true > 0].mean(dim=1)).sum()
 
 
-def train_heads(
-    batches: Batches, n_tiles: int, dim: int, n_classes: int, *, seed: int, device: str, least_steps: int
-) -> LinearHeads:
-    """Heads for all learning rates, trained on the same batches; the rates fall to zero along a cosine."""
-    heads = LinearHeads(dim, n_classes, seed).to(device)
-    groups = [{"params": each.parameters(), "lr": rate} for each, rate in zip(heads.maps, RATES, strict=True)]
-    optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
-    per_epoch = math.ceil(n_tiles / BATCH)
-    epochs = max(EPOCHS, math.ceil(least_steps / per_epoch))
-    steps = epochs * per_epoch
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    rng = np.random.default_rng([seed, n_tiles])
-    heads.train()
-    for _ in range(epochs):
-        for tokens, truth in batches(rng):
-            if not bool((truth != IGNORED).any()):
-                continue
-            logits = heads(tokens)
-            size = truth.shape[-1]
-            large = upsampled(logits.flatten(1, 2), size).unflatten(1, logits.shape[1:3])
-            loss = head_loss(large, truth)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    return heads.eval().requires_grad_(False)
+# Tokens of many tiles: kept, or computed again; and what is known of those that count.
+
+
+def kept(encode: Encode, rows: Ints, most: float, batch: int, device: str) -> Encode:
+    """`encode` with the tokens of these tiles in a half-precision file, where `most` bytes are enough."""
+    shape = encode(torch.from_numpy(rows[:1])).shape[1:]
+    if len(rows) * 2 * math.prod(shape) > most:
+        return encode
+    with TemporaryFile() as file:
+        for part in torch.from_numpy(rows).split(batch):
+            encode(part).half().cpu().contiguous().numpy().tofile(file)
+        tokens = on_gpu(file_array(file, np.float16, (len(rows), *shape)), device)
+    place = torch.full((int(rows.max()) + 1,), -1)
+    place[torch.from_numpy(rows)] = torch.arange(len(rows))
+    return lambda asked: tokens[place[asked].to(tokens.device)].to(device).float()
+
+
+def file_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """What was written to a temporary file, as an array; its space is free again when the array is gone."""
+    file.flush()
+    return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+
+
+def on_gpu(values: NDArray[np.generic], device: str) -> Tensor:
+    """The array as a tensor: on a GPU with twice the room for it, else where it is."""
+    there = device.startswith("cuda") and values.nbytes < torch.cuda.mem_get_info(device)[0] / 2
+    return torch.from_numpy(values).to(device) if there else torch.from_numpy(values)
+
+
+@torch.no_grad()
+def survey(
+    encode: Encode, rows: Ints, masks: Masks, batch: int, drawn: Drawn | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation [d] of the tokens whose patches count; of these some are `drawn`."""
+    count, total, squares = 0, torch.zeros(1), torch.zeros(1)
+    for part in torch.from_numpy(rows).split(batch):
+        tokens = encode(part)
+        shares = patch_shares(masks.of(part).to(tokens.device), (*tokens.shape[2:],), masks.n_classes)
+        shares = shares.permute(0, 2, 3, 1).flatten(0, 2)
+        counted = shares.sum(dim=1) > 0
+        some = tokens.permute(0, 2, 3, 1).flatten(0, 2)[counted].double()
+        count += len(some)
+        total, squares = total.to(some) + some.sum(dim=0), squares.to(some) + some.square().sum(dim=0)
+        if drawn is not None:
+            drawn.add(some.float(), shares[counted])
+    mean = total / count
+    return mean.float(), (squares / count - mean**2).clamp_min(0).sqrt().float()
 
 
 # The readout without training: the classes of the nearest training tokens.
 
 
 @dataclass
-class TokenBank:
-    """Training tokens with the classes of their patches; of many a random part, thinned as they come."""
+class Drawn:
+    """A random `share` of training tokens, with the shares of classes in their patches."""
 
+    share: float
     rng: np.random.Generator
-    most: int = BANK
-    share: float = 1.0
     tokens: list[Tensor] = field(default_factory=list)
     shares: list[Tensor] = field(default_factory=list)
 
-    def add(self, tokens: Tensor, truth: Tensor, n_classes: int) -> None:
-        """Keep a part of the tokens [b, d, h, w] of tiles."""
-        grid = (tokens.shape[2], tokens.shape[3])
-        rows = tokens.permute(0, 2, 3, 1).flatten(0, 2)
-        classes = patch_shares(truth, grid, n_classes).permute(0, 2, 3, 1).flatten(0, 2)
-        labeled = classes.sum(dim=1).cpu().numpy() > 0
-        self._append(rows, classes, labeled & (self.rng.random(len(rows)) < self.share))
-        if sum(map(len, self.tokens)) > 2 * self.most:
-            self._thin(0.5)
-
-    def _append(self, rows: Tensor, classes: Tensor, kept: NDArray[np.bool_]) -> None:
-        some = torch.from_numpy(kept).to(rows.device)
-        self.tokens.append(F.normalize(rows[some].float(), dim=1).half().cpu())
-        self.shares.append(classes[some].cpu())
-
-    def _thin(self, share: float) -> None:
-        rows, classes = torch.cat(self.tokens), torch.cat(self.shares)
-        self.share *= share
-        self.tokens, self.shares = [], []
-        self._append(rows, classes, self.rng.random(len(rows)) < share)
+    def add(self, tokens: Tensor, shares: Tensor) -> None:
+        """Keep a part of these tokens [n, d] and of the shares [n, c]."""
+        some = torch.from_numpy(self.rng.random(len(tokens)) < self.share).to(tokens.device)
+        self.tokens.append(F.normalize(tokens[some], dim=1).half().cpu())
+        self.shares.append(shares[some].cpu())
 
     def readout(self, device: str) -> Callable[[Tensor], Tensor]:
         """From tokens [b, d, h, w] to the share of every class among their neighbors [b, c, h, w]."""
-        if sum(map(len, self.tokens)) > self.most:
-            self._thin(self.most / sum(map(len, self.tokens)))
         dtype = torch.float16 if device.startswith("cuda") else torch.float32
         bank = torch.cat(self.tokens).to(device, dtype)
         classes = torch.cat(self.shares).to(device)

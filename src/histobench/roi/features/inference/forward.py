@@ -178,9 +178,10 @@ class PixelEncoder(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, encoder: BasePatchEncoder, *, channels_last: bool) -> None:
+    def __init__(self, encoder: BasePatchEncoder, *, channels_last: bool, tokens: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
+        self.tokens = tokens  # patch tokens [b, d, h, w] instead of features
         self.channels_last = channels_last
         transform = encoder.eval_transforms
         self.takes_pixels = isinstance(transform, TransformSpec)
@@ -191,11 +192,11 @@ class PixelEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """float32 features [b, d]."""
-        images = pixels
+        run, images = self.encoder.patch_tokens if self.tokens else self.encoder, pixels
         if self.takes_pixels:
             images = (pixels.movedim(-1, -3).to(torch.float32).div(255.0) - self.mean) / self.std
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        return self.encoder(images.contiguous(memory_format=layout)).float()
+        return run(images.contiguous(memory_format=layout)).float()
 
 
 @dataclass

@@ -1,0 +1,254 @@
+"""Linear heads on a network's features or patch tokens, with or without a LoRA adapter behind them: one loop.
+
+AdamW, a warm-up and a cosine, learning rates chosen on held-out images. On a frozen network the heads of all
+learning rates are trained together. The network stays in eval mode (no dropout, fixed batch statistics) and
+images are not augmented, so that what a frozen network gives is computed once. Heads see standardized values,
+by mean and standard deviation over what the frozen network gives of the images that are fitted: learning
+rates then mean the same for every encoder.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.lora import Lora
+from histobench.roi.features.inference.forward import PRECISIONS, PixelEncoder, is_out_of_memory
+
+log = logging.getLogger(__name__)
+Ints = NDArray[np.int64]
+#: From rows of images to features [b, d], or from rows of tiles to tokens [b, d, h, w].
+Encode = Callable[[Tensor], Tensor]
+
+WEIGHT_DECAY = 0.01
+#: The share of the steps in which the learning rate grows.
+WARM_UP = 0.1
+#: Images or tiles at a time without gradients.
+INFERENCE_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of the images: to fit and to choose learning rates by, to train on in the end, and to predict."""
+
+    fit: Ints
+    held_out: Ints
+    train: Ints
+    test: Ints
+
+
+def on_device(
+    encoder: BasePatchEncoder,
+    pixels: NDArray[np.generic],
+    *,
+    device: str,
+    precision: str,
+    tokens: bool = False,
+) -> Encode:
+    """From rows of decoded images to features of the encoder on its device, or to its patch tokens."""
+    dtype, low = PRECISIONS[precision], PRECISIONS[precision] != torch.float32
+    run = PixelEncoder(encoder, channels_last=False, tokens=tokens).to(device).eval()
+
+    def encode(rows: Tensor) -> Tensor:
+        images = torch.from_numpy(np.asarray(pixels[rows.numpy()])).to(device, non_blocking=True)
+        kind = torch.device(device).type
+        with torch.autocast(kind, dtype=dtype if low else torch.bfloat16, enabled=low):
+            return run(images).float()
+
+    return encode
+
+
+@torch.no_grad()
+def features_of(encode: Encode, rows: Tensor) -> Tensor:
+    """Features [n, d] of many rows, without gradients."""
+    return torch.cat([encode(part) for part in rows.split(INFERENCE_BATCH)])
+
+
+class Heads(nn.Module):
+    """Linear maps of standardized features, or of standardized tokens, one for each learning rate."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor, n_classes: int, n_heads: int, seed: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean[:, None])
+        self.register_buffer("std", std.clamp_min(1e-6)[:, None])
+        start = 0.01 * torch.randn(n_classes, len(mean), generator=torch.Generator().manual_seed(seed))
+        self.weights = nn.ParameterList(start.clone() for _ in range(n_heads))
+        self.biases = nn.ParameterList(torch.zeros(n_classes, 1) for _ in range(n_heads))
+        self.to(mean.device)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Logits [b, heads, classes] of features [b, d], or [b, heads, classes, h, w] of tokens."""
+        standard = (values.float().reshape(*values.shape[:2], -1) - self.mean) / self.std
+        logits = torch.cat(list(self.weights)) @ standard + torch.cat(list(self.biases))
+        return logits.reshape(len(values), len(self.weights), -1, *values.shape[2:])
+
+
+class Goal(Protocol):
+    """What heads are trained for."""
+
+    @property
+    def n_classes(self) -> int: ...
+
+    def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """The mean loss of rows [b], added up over heads."""
+
+    def predicted(self, batches: Iterable[tuple[Tensor, Tensor]]) -> NDArray[Any]:
+        """What is predicted by each head [heads, ...], from rows and logits."""
+
+    def costs(self, predicted: NDArray[Any], rows: Ints) -> list[float]:
+        """How wrong each head is on these rows."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The class of each image; predicted are probabilities [heads, n, classes]."""
+
+    labels: Tensor  # [n], on the device
+    n_classes: int
+
+    def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
+        labels = self.labels[rows.to(logits.device), None].expand(-1, logits.shape[1])
+        return cross_entropy(logits.transpose(1, 2), labels, reduction="sum") / len(rows)
+
+    def predicted(self, batches: Iterable[tuple[Tensor, Tensor]]) -> NDArray[np.float64]:
+        logits = torch.cat([each for _, each in batches])
+        return logits.transpose(0, 1).double().softmax(dim=2).cpu().numpy()
+
+    def costs(self, predicted: NDArray[np.float64], rows: Ints) -> list[float]:
+        """The log loss."""
+        with np.errstate(divide="ignore"):
+            said = np.log(predicted[:, np.arange(len(rows)), self.labels.cpu().numpy()[rows]])
+        return (-said.mean(axis=1)).tolist()
+
+
+@dataclass
+class Trainer:
+    """Trains heads on what `encode` gives; with `lora`, the adapter behind it as well."""
+
+    encode: Encode
+    goal: Goal
+    mean: Tensor  # [d], as `std` of what the frozen network gives of the images that are fitted
+    std: Tensor
+    epochs: int
+    batch_size: int
+    inference_batch: int = INFERENCE_BATCH  # rows at a time without gradients
+    name: str = ""
+    lora: Lora | None = None
+    #: Seconds and rows of all training steps.
+    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    #: Rows in memory at once: fewer after memory ran out.
+    at_once: int = 1 << 20
+    #: Those that were trained last.
+    heads: Heads = field(init=False)
+
+    def runs(
+        self,
+        parts: Parts,
+        rates: Sequence[float],
+        seeds: Iterable[int],
+        on_trained: Callable[[int], None] = lambda seed: None,
+    ) -> Iterator[tuple[NDArray[Any], dict[str, Any]]]:
+        """What is predicted for the test rows after a training with each seed, and how it was trained."""
+        seeds = list(seeds)
+        costs = self.costs(parts, rates, seeds[0]) if len(rates) > 1 else {}
+        rate = min(rates, key=lambda rate: costs.get(rate, 0.0))
+        losses = {f"{rate:g}": cost for rate, cost in costs.items() if math.isfinite(cost)}
+        self.spent[:] = 0.0, 0.0
+        for seed in seeds:
+            self.heads = self.train(parts.train, [rate], seed)
+            predicted = self.predict(self.heads, parts.test)[0]
+            on_trained(seed)
+            yield predicted, {"seed": seed, "learning_rate": rate, "held_out_loss": losses}
+
+    def costs(self, parts: Parts, rates: Sequence[float], seed: int) -> dict[float, float]:
+        """How wrong each learning rate is on the rows that were held out."""
+        costs: dict[float, float] = {}
+        for some in [rates] if self.lora is None else [[rate] for rate in rates]:
+            heads = self.train(parts.fit, some, seed)
+            found = self.goal.costs(self.predict(heads, parts.held_out), parts.held_out)
+            costs |= {
+                r: cost if math.isfinite(cost) else math.inf for r, cost in zip(some, found, strict=True)
+            }
+        return costs
+
+    def train(self, rows: Ints, rates: Sequence[float], seed: int) -> Heads:
+        """Train new heads, and a new adapter with them, on these rows."""
+        images = torch.from_numpy(rows)
+        heads = Heads(self.mean, self.std, self.goal.n_classes, len(rates), seed)
+        pairs = zip(heads.weights, heads.biases, rates, strict=True)
+        groups = [{"params": [weight, bias], "lr": rate} for weight, bias, rate in pairs]
+        if self.lora is not None:
+            self.lora.reset(seed)
+            groups.append({"params": list(self.lora.weights.values()), "lr": rates[0]})
+        optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
+        steps = self.epochs * math.ceil(len(images) / self.batch_size)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_factor(steps))
+        generator = torch.Generator().manual_seed(seed)
+        began = time.perf_counter()
+        for _ in range(self.epochs):
+            order = images[torch.randperm(len(images), generator=generator)]
+            for batch in order.split(self.batch_size):
+                self._step(batch, heads, optimizer)
+                schedule.step()
+        if self.mean.is_cuda:
+            torch.cuda.synchronize(self.mean.device)
+        self.spent[0] += time.perf_counter() - began
+        self.spent[1] += len(images) * self.epochs
+        return heads
+
+    def _step(self, batch: Tensor, heads: Heads, optimizer: torch.optim.Optimizer) -> None:
+        """One step; where memory runs out, the same step with the batch in smaller pieces."""
+        while True:
+            optimizer.zero_grad(set_to_none=True)
+            try:
+                for rows in batch.split(self.at_once):
+                    loss = self.goal.loss(heads(self.encode(rows)), rows)
+                    (loss * (len(rows) / len(batch))).backward()
+                break
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                size, device = min(self.at_once, len(batch)), self.mean.device
+                if size == 1:
+                    raise HistobenchError(
+                        f"{self.name}: training on one image does not fit into the memory of {device}"
+                    ) from error
+            self.at_once = size // 2
+            log.warning(
+                "%s: out of memory on %s; training on %d images at a time, with the same steps",
+                *(self.name, device, self.at_once),
+            )
+            if self.mean.is_cuda:
+                torch.cuda.empty_cache()
+        optimizer.step()
+
+    @torch.no_grad()
+    def predict(self, heads: Heads, rows: Ints) -> NDArray[Any]:
+        """What every head predicts."""
+        parts = torch.from_numpy(rows).split(self.inference_batch)
+        return self.goal.predicted((part, heads(self.encode(part))) for part in parts)
+
+
+def rate_factor(steps: int) -> Callable[[int], float]:
+    """Return the share of the learning rate at each step: a line up, then a cosine down to 0.
+
+    >>> [round(rate_factor(20)(step), 2) for step in (0, 1, 10, 19)]
+    [0.5, 0.99, 0.5, 0.01]
+    """
+    grown = max(1.0, WARM_UP * steps)
+    return lambda step: min((step + 1) / grown, (1 + math.cos(math.pi * step / steps)) / 2)
