@@ -97,7 +97,7 @@ class ImageColumns:
     root: Path
     origin: Callable[[int], str] | None = None  # None: an image's origin is its path
     written: Texts = field(default_factory=Texts)
-    lines: array[int] = field(default_factory=lambda: array("q"))
+    lines: array[int] = field(default_factory=lambda: array("i"))
     splits: array[int] = field(default_factory=lambda: array("b"))  # place in SPLITS, -1 for none
     label_texts: Categories = field(default_factory=Categories)
     groups: Categories = field(default_factory=Categories)
