@@ -20,7 +20,14 @@ from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features import assemble as assembling
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.cache import content_hashes
-from histobench.roi.features.cache.content_hashes import ContentHashes, Keys, Order, take_inventory
+from histobench.roi.features.cache.content_hashes import (
+    ContentHashes,
+    Contents,
+    Keys,
+    Order,
+    Refs,
+    take_inventory,
+)
 from histobench.roi.features.cache.row_cache import (
     RowCache,
     is_intact,
@@ -309,6 +316,21 @@ def test_keys_that_begin_alike_are_found_and_ordered(monkeypatch: pytest.MonkeyP
         assert order.find(key) in {place, place - 10, place + 10}
         assert keys[order.find(key) or 0] == key
     assert order.find(data[0, :8].tobytes() + bytes(24)) is None
+
+
+def test_images_are_found_by_their_content_with_nine_bytes_each() -> None:
+    count = 500_000
+    keys = Keys(np.random.default_rng(0).integers(0, 256, (count, 32), np.uint8))
+    contents = Contents(RoiDataset("d", ("x",), {}), keys)
+    tracemalloc.start()
+    try:
+        refs = Refs(contents)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refs.distinct is keys
+    assert held / count < 10
+    assert peak / count < 30  # while one piece is looked at; the pieces do not grow with the table
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.sites import Place, Sites
 
-Rows = NDArray[np.int64]
+Rows = NDArray[np.int32]
 #: A table of at most so many rows keeps its images: they are looked at again and again.
 KEPT = 16_384
 
@@ -237,7 +237,7 @@ class ImageTable(Sequence[RoiImage]):
         """The path of an image."""
         return self.columns.path(int(self.rows[row]))
 
-    def take(self, rows: Rows) -> ImageTable:
+    def take(self, rows: NDArray[np.int64]) -> ImageTable:
         return replace(self, rows=self.rows[rows])
 
 

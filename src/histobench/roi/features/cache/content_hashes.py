@@ -265,13 +265,13 @@ class Refs(Mapping[bytes, ImageRef]):
     def __init__(self, contents: Contents, known: Mapping[bytes, ImageRef] | None = None) -> None:
         self._known = known or {}
         self._images = [contents.dataset.splits.get(split, ()) for split in SPLITS]
-        rows = np.flatnonzero(contents.readable).astype(np.int32)
         again = [row for copies in contents.copies for row in copies[1:]]
-        self._rows = np.setdiff1d(rows, np.array(again, np.int32)) if again else rows
-        #: Every content once, in the order of the dataset.
-        self.distinct = (
-            Keys(contents.keys.data[self._rows]) if len(rows) < len(contents.keys) or again else contents.keys
-        )
+        #: Every content once, in the order of the dataset, and the images that have them if not all are such.
+        self.distinct = contents.keys
+        self._rows: NDArray[np.int32] | None = None
+        if again or not contents.readable.all():
+            self._rows = np.setdiff1d(np.flatnonzero(contents.readable), again).astype(np.int32)
+            self.distinct = Keys(contents.keys.data[self._rows])
         self._order = Order(self.distinct)
 
     def __len__(self) -> int:
@@ -285,7 +285,7 @@ class Refs(Mapping[bytes, ImageRef]):
             return self._known[key]
         if (place := self._order.find(key)) is None:
             raise KeyError(key)
-        return locate(self._path(int(self._rows[place])))
+        return locate(self._path(place if self._rows is None else int(self._rows[place])))
 
     def in_order(self) -> Iterator[bytes]:
         """Yield pieces of all contents in their own order."""
