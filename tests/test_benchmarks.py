@@ -48,7 +48,7 @@ def test_a_benchmark_that_breaks_ends_with_an_error(
 def test_many_workers_write_little_for_each_unit() -> None:
     command = [
         sys.executable,
-        SPEED / "many_units.py",
+        str(SPEED / "many_units.py"),
         "--workers",
         "32",
         "--units",

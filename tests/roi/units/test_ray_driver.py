@@ -83,6 +83,9 @@ def test_a_head_that_is_gone_ends_the_command_in_words(
 
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(engine, "HEAD_SECONDS", 1.0)
+    otherwise = threading.Timer(60, ended.set)
+    otherwise.start()
     engine._watch_head("127.0.0.1:1", ended)
+    otherwise.cancel()
     assert codes == [2]
     assert "finished work is kept: start the cluster again" in capfd.readouterr().err
