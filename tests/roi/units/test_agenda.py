@@ -130,5 +130,5 @@ def test_a_worker_that_comes_late_lists_what_is_done_and_reads_none_of_it(
     read: list[object] = []
     monkeypatch.setattr(run_folder, "read_note", read.append)
     late = RoiRun(folder.path)
-    work_through(late, late.open_worker(Silent()))
+    work_through(late, late.open_worker(Silent()), stopped=lambda: bool(read))
     assert read == []
