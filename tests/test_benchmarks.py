@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,3 +42,22 @@ def test_a_benchmark_that_breaks_ends_with_an_error(
     said = capsys.readouterr().out
     assert "| page.py | measured |" in said
     assert "| not_there.py | FAILED: measured nothing, with exit code 2" in said
+
+
+@pytest.mark.slow
+def test_many_workers_write_little_for_each_unit() -> None:
+    command = [
+        sys.executable,
+        str(SPEED / "many_units.py"),
+        "--workers",
+        "32",
+        "--units",
+        "160",
+        "--seconds",
+        "0.2",
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    found = {what: float(number) for what, number in re.findall(r"(\w+) per unit: ([\d.]+)", said)}
+    assert "160 of 160 units" in said
+    assert found["written"] <= 5  # 29 where a claim is written before others are looked at
+    assert found["operations"] <= 120  # 194 where all begin with the same unit

@@ -8,12 +8,14 @@ python benchmarks/speed/many_units.py --plan 1000000
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import resource
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ class Finishes:
     def __init__(self, folder: RunFolder, seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
 
-    def perform(self, units: list[Unit]) -> None:
+    def perform(self, units: Sequence[Unit]) -> None:
         for unit in units:
             time.sleep(self._seconds)
             self._folder.finish(unit, outcome="evaluated")
@@ -90,28 +92,43 @@ def _work(path: Path, seconds: float) -> None:
 
 
 def plan(count: int) -> None:
-    """Write, read and search a plan; peak memory of this process after each step."""
+    """Write, read and search a plan; each step in a process of its own, with its memory."""
     with tempfile.TemporaryDirectory() as place:
-        began = time.monotonic()
-        units = [Unit("evaluate", "d", str(number), {"preset": "eva"}) for number in range(count)]
-        folder = RoiRun.create(Path(place), {"engine": "slurm"}, units)
-        _say(f"driver: plan of {count:,} units written", began)
-        del units
-        began = time.monotonic()
-        status_of(Path(place))
-        _say("one status", began)
-        began = time.monotonic()
-        agenda = loop.Agenda(RoiRun(folder.path, folder.digest))
-        _say("worker: plan read", began)
-        began = time.monotonic()
-        with ExitStack() as stack:
-            found = loop._claimed(folder, agenda, ("evaluate",), (), stack)
-        _say(f"worker: search for work ({len(found)} found)", began)
+        for step in (_write, _ask, _search):
+            process = multiprocessing.get_context("spawn").Process(target=step, args=(Path(place), count))
+            process.start()
+            process.join()
+
+
+def _write(place: Path, count: int) -> None:
+    began = time.process_time()
+    units = [Unit("evaluate", "d", str(number), {"preset": "eva"}) for number in range(count)]
+    RoiRun.create(place, {"engine": "slurm"}, units)
+    _say(f"driver: plan of {count:,} units written", began)
+
+
+def _ask(place: Path, _: int) -> None:
+    began = time.process_time()
+    status_of(place)
+    _say("one status", began)
+
+
+def _search(place: Path, _: int) -> None:
+    began = time.process_time()
+    folder = RoiRun.latest(place)
+    assert folder is not None
+    agenda = loop.Agenda(folder)
+    _say("worker: plan read", began)
+    began = time.process_time()
+    with ExitStack() as stack:
+        found = loop._claimed(folder, agenda, ("evaluate",), (), stack)
+    _say(f"worker: search for work ({len(found)} found)", began)
 
 
 def _say(what: str, began: float) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{what}: {time.monotonic() - began:.2f} s, peak {memory:.2f} GiB", flush=True)
+    seconds = time.process_time() - began
+    print(f"{what}: {seconds:.2f} s of processor time, {memory:.2f} GiB at most", flush=True)
 
 
 if __name__ == "__main__":

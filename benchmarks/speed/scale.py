@@ -46,7 +46,7 @@ def plan_of(images: int, encoders: int) -> ExtractionPlan:
         columns.add(row, 0, f"{row % 1000:03d}/{row}.jpg", str(row % 9), None, {})
         keys[row] = np.frombuffer(hashlib.sha256(str(row).encode()).digest(), np.uint8)
     columns.labels = columns.label_texts.codes
-    table = ImageTable(columns, np.arange(images))
+    table = ImageTable(columns, np.arange(images, dtype=np.int32))
     contents = Contents(RoiDataset("set", tuple(map(str, range(9))), {"train": table}), Keys(keys))
     refs = Refs(contents)
     planned = tuple(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,3 +58,23 @@ def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
     for address in (f"127.0.0.1:{closed}", f"ray://127.0.0.1:{closed}", "127.0.0.1:99999999999999999999"):
         with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* `ray_address` names it"):
             clusters._that_answers(address)
+
+
+def test_a_request_to_end_is_heard_by_the_command_and_not_by_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    trace = "RAY_disable_failure_signal_handler"  # what Ray prints on SIGTERM
+    monkeypatch.setenv(trace, "")
+    monkeypatch.delenv(trace)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        clusters.connect()
+        assert signal.getsignal(signal.SIGTERM) == before
+        assert os.environ[trace] == "1"
+    finally:
+        signal.signal(signal.SIGTERM, before)

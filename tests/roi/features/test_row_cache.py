@@ -20,7 +20,14 @@ from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features import assemble as assembling
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.cache import content_hashes
-from histobench.roi.features.cache.content_hashes import ContentHashes, take_inventory
+from histobench.roi.features.cache.content_hashes import (
+    ContentHashes,
+    Contents,
+    Keys,
+    Order,
+    Refs,
+    take_inventory,
+)
 from histobench.roi.features.cache.row_cache import (
     RowCache,
     is_intact,
@@ -290,6 +297,40 @@ def test_the_inventory_of_a_dataset_is_what_hashing_each_file_gives(
         assert list(found.unreadable) == [tmp_path / "missing.png"]
         with pytest.raises(KeyError):
             found.refs[bytes(31) + b"1"]
+
+
+@pytest.mark.parametrize("at_once", [3, 1000])
+def test_keys_that_begin_alike_are_found_and_ordered(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(content_hashes, "LOOKED_AT", at_once)
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (60, 32)).astype(np.uint8)
+    data[:, :8] = data[rng.integers(0, 4, 60), :8]  # of runs of fifteen no first bits tell one from another
+    data[50:] = data[40:50]  # copies
+    keys = Keys(data)
+    order = Order(keys)
+    places = order.places(slice(None)).tolist()
+    assert sorted(places) == list(range(60))
+    assert [keys[place] for place in places] == sorted(keys)
+    assert len(order.ties()) == 56
+    for place, key in enumerate(keys):
+        assert order.find(key) in {place, place - 10, place + 10}
+        assert keys[order.find(key) or 0] == key
+    assert order.find(data[0, :8].tobytes() + bytes(24)) is None
+
+
+def test_images_are_found_by_their_content_with_nine_bytes_each() -> None:
+    count = 500_000
+    keys = Keys(np.random.default_rng(0).integers(0, 256, (count, 32), np.uint8))
+    contents = Contents(RoiDataset("d", ("x",), {}), keys)
+    tracemalloc.start()
+    try:
+        refs = Refs(contents)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refs.distinct is keys
+    assert held / count < 10
+    assert peak / count < 30  # while one piece is looked at; the pieces do not grow with the table
 
 
 @pytest.mark.slow

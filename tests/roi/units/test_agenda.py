@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from histobench.core.progress import Silent
 from histobench.roi.units.roi_run import KINDS, RoiRun
 from histobench.work import run_folder
-from histobench.work.loop import Agenda
+from histobench.work.loop import Agenda, work_through
 from histobench.work.run_folder import Unit, write_lines
 
 
@@ -117,3 +118,17 @@ def test_a_worker_does_not_read_what_others_write_while_it_works(
     assert (agenda.left, read) == (0, [])
     assert other.output(units[2].id) is None  # who needs the content reads it
     assert len(read) == 1
+
+
+def test_a_worker_that_comes_late_lists_what_is_done_and_reads_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = [Unit("evaluate", "d", str(number), {"preset": "uni"}) for number in range(20)]
+    folder = RoiRun.create(tmp_path, {}, units)
+    for unit in units:
+        folder.finish(unit)
+    read: list[object] = []
+    monkeypatch.setattr(run_folder, "read_note", read.append)
+    late = RoiRun(folder.path)
+    work_through(late, late.open_worker(Silent()), stopped=lambda: bool(read))
+    assert read == []

@@ -20,14 +20,26 @@ from two_nodes import LIMIT, SlurmCluster, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-#: The case of `make test`, and those of the nightly tier; `python tests/cluster_faults.py` knows more faults.
+#: The case of `make test`, and those of the nightly tier: every fault on the engine that it hurts more.
 SAMPLE = ("slurm", "agents", "sbatch")
 CASES = [
     SAMPLE,
-    ("slurm", "roi", "worker kill"),
     ("slurm", "agents", "late sbatch"),
+    ("slurm", "roi", "worker kill"),
+    ("slurm", "roi", "worker stop"),
+    ("slurm", "roi", "requeue"),
+    ("slurm", "agents", "cancel"),
+    ("slurm", "agents", "two drivers"),
+    ("slurm", "roi", "damage"),
+    ("slurm", "roi", "late files"),
     ("ray", "roi", "driver kill"),
+    ("ray", "roi", "driver term"),
+    ("ray", "agents", "driver stop"),
     ("ray", "agents", "worker term"),
+    ("ray", "roi", "node"),
+    ("ray", "roi", "late files"),
+    ("ray", "roi", "read-only"),
+    ("ray", "roi", "head"),
 ]
 CONSULT = ["consult", "run", "--agent", "policy:always-trust", "--arms", "none,strong", "--cache", "none"]
 
@@ -57,6 +69,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     yield open_cluster
     for harness in made.values():
         harness.made.stop()
+
+
+def test_every_fault_has_a_case() -> None:
+    assert {fault for _, _, fault in CASES} == {fault for faults in FAULTS.values() for fault in faults}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from histobench.roi.units.status import at_work, check_free, status_of
 from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work.engines import Display, SlurmEngine, remove_keys, take_keys
 from histobench.work.loop import work_through
-from histobench.work.run_folder import Unit, read_lines
+from histobench.work.run_folder import HUNG, Unit, read_lines
 
 Same = Callable[[Path, Path], None]
 
@@ -647,17 +647,43 @@ def test_a_damaged_entry_in_the_last_run_is_reported_and_the_next_run_goes_on(
 def test_status_names_a_worker_that_shows_no_sign_of_life(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = RoiRun.create(tmp_path, {"engine": "slurm"}, [Unit("prepare", "tiles", "")])
-    (unit,) = folder.units()
+    units = [Unit("prepare", "tiles", ""), Unit("prepare", "others", "")]
+    folder = RoiRun.create(tmp_path, {"engine": "slurm"}, units)
+    unit, finished = folder.units()
+    folder.finish(finished)
     claim = folder.claim(unit)
     assert claim is not None
     assert main(["status", str(tmp_path)]) == 0
-    assert "another worker takes over" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "another worker takes over" not in said
+    assert "left at the pace so far" in said
     os.utime(folder.path / "claims" / f"{unit.id}.json", (1.0, 1.0))
     assert main(["status", str(tmp_path)]) == 0
-    assert "without a sign of life; if it hangs, end that process" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "without a sign of life; if it hangs, end that process" in said
+    assert "left at the pace so far" not in said
     assert folder.claim(unit) is not None
     assert not claim.holds()
+
+
+@pytest.mark.parametrize(
+    ("patience", "seconds", "limit"), [(None, None, HUNG), (None, HUNG, 10 * HUNG), (60.0, None, None)]
+)
+def test_a_claim_of_a_worker_that_hangs_becomes_stale_unless_the_unit_costs_money(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: float | None,
+    seconds: float | None,
+    limit: float | None,
+) -> None:
+    monkeypatch.setattr(RoiRun, "patience", patience)
+    folder = RoiRun.create(tmp_path, {}, [unit := Unit("prepare", "tiles", "", seconds=seconds)])
+    limits: list[float | None] = []
+    monkeypatch.setattr(
+        "histobench.work.run_folder.try_claim", lambda _, *, limit, **__: limits.append(limit)
+    )
+    folder.claim(unit)
+    assert limits == [limit]
 
 
 def test_a_submission_has_no_key_and_its_jobs_are_found_by_the_name_of_the_run(

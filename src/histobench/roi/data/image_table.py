@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.sites import Place, Sites
 
-Rows = NDArray[np.int64]
+Rows = NDArray[np.int32]
 #: A table of at most so many rows keeps its images: they are looked at again and again.
 KEPT = 16_384
 
@@ -97,7 +97,7 @@ class ImageColumns:
     root: Path
     origin: Callable[[int], str] | None = None  # None: an image's origin is its path
     written: Texts = field(default_factory=Texts)
-    lines: array[int] = field(default_factory=lambda: array("q"))
+    lines: array[int] = field(default_factory=lambda: array("i"))
     splits: array[int] = field(default_factory=lambda: array("b"))  # place in SPLITS, -1 for none
     label_texts: Categories = field(default_factory=Categories)
     groups: Categories = field(default_factory=Categories)
@@ -237,7 +237,7 @@ class ImageTable(Sequence[RoiImage]):
         """The path of an image."""
         return self.columns.path(int(self.rows[row]))
 
-    def take(self, rows: Rows) -> ImageTable:
+    def take(self, rows: NDArray[np.int64]) -> ImageTable:
         return replace(self, rows=self.rows[rows])
 
 

@@ -124,7 +124,7 @@ class Collected:
         kept = columns.labels >= 0
         self._drop_repeated(kept, classes)
         self._check_target(kept)
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(kept).astype(np.int32)
         splits = np.frombuffer(columns.splits, dtype=np.int8) if len(columns) else np.zeros(0, np.int8)
         found: Mapping[str, Sequence[RoiImage]]
         if wanted.split is not None:

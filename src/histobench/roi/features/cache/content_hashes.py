@@ -177,11 +177,52 @@ class Keys(Sequence[bytes]):
     def __hash__(self) -> int:
         return hash(self.data.tobytes())
 
-    def ordered(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-        """The first eight bytes of each as numbers in order, and where each is; few are equal by chance."""
-        begins = np.ascontiguousarray(self.data[:, :8]).view(">u8").ravel().astype(np.uint64)
-        order = np.argsort(begins).astype(np.int32)
-        return begins[order], order
+
+class Order:
+    """Where keys are in their own order; eight bytes for each: its first bits, then its place."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys, self._bits = keys, len(keys).bit_length()
+        self._packed = np.empty(len(keys), np.uint64)
+        for start in range(0, len(keys), LOOKED_AT):
+            part = np.ascontiguousarray(keys.data[start : start + LOOKED_AT, :8]).view(">u8").ravel()
+            places = np.arange(start, start + len(part), dtype=np.uint64)
+            self._packed[start : start + len(part)] = (
+                part.astype(np.uint64) >> self._bits << self._bits | places
+            )
+        self._packed.sort()
+        for at in self.ties().tolist():
+            while at >= 0 and self._first(at) == self._first(at + 1) and keys[self[at]] > keys[self[at + 1]]:
+                self._packed[at : at + 2] = self._packed[at : at + 2][::-1].copy()
+                at -= 1
+
+    def __getitem__(self, at: int) -> int:
+        return int(self._packed[at]) & ((1 << self._bits) - 1)
+
+    def places(self, at: slice | NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the places of some keys."""
+        return np.asarray(self._packed[at] & np.uint64((1 << self._bits) - 1))
+
+    def ties(self) -> NDArray[np.int64]:
+        """Return the numbers of those whose successor begins like them; few do by chance."""
+        found = [np.empty(0, np.int64)]
+        for start in range(0, len(self._packed), LOOKED_AT):
+            firsts = self._packed[start : start + LOOKED_AT + 1] >> self._bits
+            found.append(start + np.flatnonzero(firsts[1:] == firsts[:-1]))
+        return np.concatenate(found)
+
+    def find(self, key: bytes) -> int | None:
+        """Return the place of a key."""
+        first = int.from_bytes(key[:8], "big") >> self._bits
+        at = bisect_left(self._packed, first << self._bits)
+        while at < len(self._packed) and self._first(at) == first:
+            if self._keys[self[at]] == key:
+                return self[at]
+            at += 1
+        return None
+
+    def _first(self, at: int) -> int:
+        return int(self._packed[at]) >> self._bits
 
 
 @dataclass(frozen=True)
@@ -206,10 +247,10 @@ class Contents:
     @cached_property
     def copies(self) -> list[list[int]]:
         """The numbers of readable images with one content, where several have it."""
-        begins, order = self.keys.ordered()
-        same = np.flatnonzero(begins[1:] == begins[:-1])
+        order = Order(self.keys)
+        same = order.ties()
         found: dict[bytes, list[int]] = {}
-        for row in dict.fromkeys(order[np.column_stack([same, same + 1]).ravel()].tolist()):
+        for row in dict.fromkeys(order.places(np.column_stack([same, same + 1]).ravel()).tolist()):
             if self.readable[row]:
                 found.setdefault(self.keys[row], []).append(row)
         return sorted(sorted(rows) for rows in found.values() if len(rows) > 1)
@@ -224,15 +265,14 @@ class Refs(Mapping[bytes, ImageRef]):
     def __init__(self, contents: Contents, known: Mapping[bytes, ImageRef] | None = None) -> None:
         self._known = known or {}
         self._images = [contents.dataset.splits.get(split, ()) for split in SPLITS]
-        rows = np.flatnonzero(contents.readable).astype(np.int32)
         again = [row for copies in contents.copies for row in copies[1:]]
-        self._rows = np.setdiff1d(rows, np.array(again, np.int32)) if again else rows
-        #: Every content once, in the order of the dataset.
-        self.distinct = (
-            Keys(contents.keys.data[self._rows]) if len(rows) < len(contents.keys) or again else contents.keys
-        )
-        begins, self._order = self.distinct.ordered()
-        self._begins = begins.data
+        #: Every content once, in the order of the dataset, and the images that have them if not all are such.
+        self.distinct = contents.keys
+        self._rows: NDArray[np.int32] | None = None
+        if again or not contents.readable.all():
+            self._rows = np.setdiff1d(np.flatnonzero(contents.readable), again).astype(np.int32)
+            self.distinct = Keys(contents.keys.data[self._rows])
+        self._order = Order(self.distinct)
 
     def __len__(self) -> int:
         return len(self.distinct)
@@ -243,23 +283,14 @@ class Refs(Mapping[bytes, ImageRef]):
     def __getitem__(self, key: bytes) -> ImageRef:
         if key in self._known:
             return self._known[key]
-        begin = int.from_bytes(key[:8], "big")
-        at = bisect_left(self._begins, begin)
-        while at < len(self) and self._begins[at] == begin:
-            place = self._order[at]
-            if self.distinct[place] == key:
-                return locate(self._path(int(self._rows[place])))
-            at += 1
-        raise KeyError(key)
+        if (place := self._order.find(key)) is None:
+            raise KeyError(key)
+        return locate(self._path(place if self._rows is None else int(self._rows[place])))
 
     def in_order(self) -> Iterator[bytes]:
         """Yield pieces of all contents in their own order."""
-        begins = np.asarray(self._begins)
-        if (begins[1:] == begins[:-1]).any():
-            yield from sorted(self.distinct)
-            return
         for start in range(0, len(self), PORTION):
-            yield self.distinct.data[self._order[start : start + PORTION]].tobytes()
+            yield self.distinct.data[self._order.places(slice(start, start + PORTION))].tobytes()
 
     def _path(self, row: int) -> Path:
         for images in self._images:
