@@ -83,8 +83,8 @@ def table_command(args: TableFlags) -> None:
       histobench mint table mint-results --by dataset --intervals
     """
     from histobench.core.files import write_json
+    from histobench.mint.outcomes import read_all_outcomes
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
-    from histobench.mint.results.reading import read_all_outcomes
     from histobench.mint.results.result_tables import group_rows, leaderboard
     from histobench.mint.results.uncertainty import tries_rows
 
@@ -260,8 +260,8 @@ def compare_command(args: CompareFlags) -> None:
       histobench mint compare outputs/ --first gpt-4o-mini --second SmolLM2-135M-Instruct
       histobench mint compare outputs/ --first gpt-4o-mini+placebo --second gpt-4o-mini
     """
+    from histobench.mint.outcomes import read_outcomes
     from histobench.mint.results.agent_comparison import compare_agents, side_by_name
-    from histobench.mint.results.reading import read_outcomes
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
@@ -364,8 +364,8 @@ def import_command(args: ImportFlags) -> None:
     Example:
       histobench mint import logs/*.eval -o outcomes.csv
     """
+    from histobench.mint.outcomes import log_outcomes
     from histobench.mint.results.episode_outcome import write_outcome_table
-    from histobench.mint.results.reading import log_outcomes
 
     outcomes = [outcome for log in args.logs for outcome in log_outcomes(log)]
     if not outcomes:

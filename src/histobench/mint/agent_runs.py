@@ -11,9 +11,9 @@ from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.files import check_writable
 from histobench.core.records import checked, from_values
 from histobench.core.renamed import Renamed, renamed_parameters
+from histobench.mint.outcomes import read_all_outcomes
 from histobench.mint.results.agent_comparison import compare_agents, side_by_name
 from histobench.mint.results.episode_outcome import EpisodeOutcome, counted, mean_tokens
-from histobench.mint.results.reading import read_all_outcomes
 from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.play import no_display, play

@@ -11,8 +11,8 @@ import pytest
 
 from builders import in_a_thread
 from histobench.cli.main import main
+from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
-from histobench.mint.results.reading import read_outcomes
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")

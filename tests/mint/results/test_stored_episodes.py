@@ -15,8 +15,8 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.general_env import open_environment
 from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
-from histobench.mint.results.reading import read_outcomes
 from histobench.mint.results.rescoring import Rescored, rescore
 from histobench.mint.results.stored_episode import read_episodes, spent_below
 from histobench.mint.results.uncertainty import gain, pass_hat, rate_interval, success_rate, tries_rows

@@ -20,7 +20,7 @@ from histobench.cli.main import main
 from histobench.cli.mint import INCOMPLETE
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.costs import CostTracker
-from histobench.mint.results.reading import read_outcomes
+from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs import episode_queue
 from histobench.mint.runs.episode_queue import (
