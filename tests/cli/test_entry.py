@@ -45,6 +45,9 @@ def test_help_and_version_are_found_where_people_look(
     ("arguments", "words"),
     [
         (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data"),
+        (["run", "--metric", "auroc"], "unknown option --metric (histobench run --help lists the options)"),
+        (["run", "--data", "my", "images", "--encoders", "x"], "a path with spaces needs quotes"),
+        (["data", "check", "my", "images"], "unexpected argument 'images'; a path with spaces needs quotes"),
         (["mint", "run", "--modle", "x"], "unknown option --modle"),
         (["data", "chekc", "x"], "unknown command 'chekc'; did you mean check?"),
         (["cache", "clear"], "unknown command 'clear'; known: list, ls, rm, verify"),

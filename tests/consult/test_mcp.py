@@ -167,7 +167,10 @@ def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) 
         process.wait()
 
 
-def test_the_server_answers_before_features_are_there_and_reports_their_progress() -> None:
+@pytest.mark.parametrize("disclosed", [True, False])
+def test_the_server_answers_before_features_are_there_and_reports_their_progress(
+    disclosed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     go = threading.Event()
 
     def make(progress: Any) -> Any:
@@ -175,9 +178,9 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
         for _ in range(10):
             progress.advance(1)
         assert go.wait(60)
-        raise HistobenchError("no features today")
+        raise HistobenchError("no features of uni_v1 today")
 
-    server = ours().make_server(ours().OpeningBench(make).start())
+    server = ours().make_server(ours().OpeningBench(make, disclosed=disclosed).start())
 
     async def talk() -> tuple[list[Any], Any]:
         told: list[Any] = []
@@ -193,7 +196,8 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
     told, result = completed(talk())
     assert told[0] == (10, 10, "computing features")
     assert result.is_error
-    assert "no features today" in result.content[0].text
+    assert ("no features of uni_v1 today" in result.content[0].text) == disclosed
+    assert "no features of uni_v1 today" in caplog.text
 
 
 def test_no_tool_reads_a_path(tmp_path: Path) -> None:

@@ -85,6 +85,20 @@ def test_an_empty_folder_is_an_error_with_advice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_many_datasets_are_in_natural_order_and_alike_ones_are_described_once(
+    sites: dict[str, Path], data_of: Read
+) -> None:
+    names = [each["name"] for each in data_of(sites["20 datasets"], "site")["datasets"]]
+    assert names == [f"data-{k}" for k in range(20)]
+    paragraph = data_of(sites["20 datasets"], "methods")["paragraph"]
+    assert paragraph.count("30 test images") == 1
+    assert "data-18 and data-19 (each): 2 classes" in paragraph
+    assert "20 tables: Differences of balanced accuracy" in paragraph
+    paragraph = data_of(sites["two encoders"], "methods")["paragraph"]
+    assert "Linear-Probe and KNN on a: Differences of" in paragraph
+
+
+@pytest.mark.slow
 def test_frozen_and_fine_tuned_networks_have_a_page(sites: dict[str, Path], data_of: Read) -> None:
     (table,) = data_of(sites["fine-tuned"], "shift")
     runs = load_runs(sites["fine-tuned"].parents[2] / "results" / "fine-tuned")

@@ -18,7 +18,7 @@ export function classCurves(curves: ClassCurve[], labels: { x: string; y: string
   const panel = Math.min(width / columns, 260);
   const place = (k: number) => ({ fx: k % columns, fy: Math.floor(k / columns) });
   const flat = curves.flatMap((curve, k) => curve.points.map((point) => ({ ...point, name: curve.name, ...place(k) })));
-  const titles = curves.map((curve, k) => ({ ...place(k), name: clipped(curve.name, 20), area: curve.area === null ? "" : `${labels.area} ${curve.area.toFixed(3)}`, chance: curve.chance }));
+  const titles = curves.map((curve, k) => ({ ...place(k), name: clipped(curve.name, Math.max(8, Math.floor((panel * columns - 54) / columns * 0.88 / 7.6))), area: curve.area === null ? "" : `${labels.area} ${curve.area.toFixed(3)}`, chance: curve.chance }));
   const facet = { fx: "fx", fy: "fy" };
   return Plot.plot({
     ...base(Math.round(panel * columns), palette, curves.map((curve) => `${curve.name}: ${labels.area} ${curve.area?.toFixed(3)}`).join("; ")),

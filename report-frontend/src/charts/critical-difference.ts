@@ -9,6 +9,7 @@ export function criticalDifference(ranking: Ranking, names: string[], width: num
 }
 
 const STEP = 20;
+const LETTER = 7.4;
 
 function classic(ranking: Ranking, names: string[], width: number, palette: Palette): SVGSVGElement {
   const n = names.length;
@@ -17,7 +18,9 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
   const bars = lanes(ranking);
   const depth = bars.length ? Math.max(...bars.map((bar) => bar.lane)) + 1 : 0;
   const top = 8 + depth * 8;
-  const margin = Math.min(200, width * 0.3);
+  const room = Math.max(...names.map((name) => name.length)) * LETTER + 56; // the name and its rank
+  const margin = Math.min(Math.max(room, 120), width * 0.34);
+  const letters = Math.floor((margin - 56) / LETTER);
   // x in ranks, y in pixels below the axis.
   const [low, high] = [Math.floor(Math.min(...ranks)), Math.ceil(Math.max(...ranks))];
   const span = Math.max(high - low, 1);
@@ -38,7 +41,7 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
     Plot.text(labels.filter((label) => label.onLeft === onLeft), {
       x: "x",
       y: "y",
-      text: (d: (typeof labels)[0]) => (onLeft ? `${clipped(d.name, 22)}  ${d.rank.toFixed(2)}` : `${d.rank.toFixed(2)}  ${clipped(d.name, 22)}`),
+      text: (d: (typeof labels)[0]) => (onLeft ? `${clipped(d.name, letters)}  ${d.rank.toFixed(2)}` : `${d.rank.toFixed(2)}  ${clipped(d.name, letters)}`),
       textAnchor: onLeft ? "end" : "start",
       dx: onLeft ? -4 : 4,
       fill: palette.ink,
@@ -86,7 +89,7 @@ function rowLayout(ranking: Ranking, names: string[], width: number, palette: Pa
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
       Plot.dot(rows, { x: "rank", y: "k", fill: palette.accent, r: 4 }),
-      Plot.text(rows, { y: "k", text: (d) => clipped(d.name, 18), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
+      Plot.text(rows, { y: "k", text: (d) => clipped(d.name, Math.floor((Math.min(140, width * 0.38) - 12) / LETTER)), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
       ...bars.map((bar) => Plot.ruleX([high], { y1: bar.first - 0.3, y2: bar.last + 0.3, dx: 12 + bar.lane * 9, stroke: palette.accent, strokeWidth: 4, strokeLinecap: "round" })),
     ],
   }) as SVGSVGElement;

@@ -34,9 +34,13 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
   const best = frontier(points, axes);
   const others = points.filter((point) => !best.includes(point));
   const describe = (p: CostPoint) => `${p.name}\n${axes.yLabel} ${p.y.toFixed(3)}\n${axes.xLabel} ${compact(p.x)}`;
-  // Which ticks of the log scale are named: 1, 2 and 5, or only powers of ten where there are many.
+  // Ticks of the log scale: 1, 2 and 5, or only powers of ten where there are many; the ends where there are none.
   const decades = Math.log10(Math.max(...points.map((p) => p.x)) / Math.min(...points.map((p) => p.x)));
-  const labelled = decades < width / 160 ? "125" : "1";
+  const [least, most] = [Math.min(...points.map((p) => p.x)), Math.max(...points.map((p) => p.x))];
+  const steps = decades < width / 160 ? [1, 2, 5] : [1];
+  const exponents = Array.from({ length: Math.ceil(decades) + 2 }, (_, k) => Math.floor(Math.log10(least)) + k);
+  const round = exponents.flatMap((e) => steps.map((step) => step * 10 ** e)).filter((x) => x >= least && x <= most);
+  const ticks = round.length > 1 ? round : [...new Set([least, most])];
   const draw = (labels: Plot.Markish[]) =>
     Plot.plot({
     ...base(width, palette, `${axes.yLabel} against ${axes.xLabel}. Not beaten in both: ${best.map((p) => p.name).join(", ")}`),
@@ -45,11 +49,11 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     marginRight: 34,
     marginTop: 26,
     marginBottom: 46,
-    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", labelOffset: 38, ticks: 30, tickFormat: (x: number) => (labelled.includes(x.toExponential()[0]) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
+    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", labelOffset: 38, ticks, tickFormat: compact, insetLeft: 30, insetRight: 30 },
     y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, ticks: 7, tickFormat: (y: number) => y.toFixed(2) },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
-      Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
+      Plot.gridX(ticks, { stroke: palette.grid, strokeOpacity: 1 }),
       Plot.ruleX(points.filter((p) => p.low !== null), { x: "x", y1: "low", y2: "high", stroke: palette.line, strokeWidth: 1.5 }),
       Plot.line(best, { x: "x", y: "y", stroke: palette.accent, strokeWidth: 2, curve: axes.lowerX ? "step-after" : "step-before" }),
       Plot.dot(others, { x: "x", y: "y", r: 4.5, fill: palette.surface, stroke: palette.line, strokeWidth: 1.5 }),

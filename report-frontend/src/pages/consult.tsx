@@ -195,7 +195,7 @@ function AgainstTool({ study, agent, arm }: { study: Study; agent: string; arm: 
       paperWidth={720}
       draw={(width, palette) => dumbbell(rows, width, palette)}
       controls={<Segments label="Rows" value={by} options={[{ value: "arm", label: "By arm" }, { value: "agent", label: "By agent" }]} onChange={setBy} />}
-      caption="Accuracy over all test regions (cases weighted by the inverse of their chance to be selected). Thin line: 95% interval of the final answer, over groups. Violet: the agent is better than its tool; pink: worse."
+      caption="Accuracy over all test regions (cases weighted by the inverse of their chance to be selected). Thin line: 95% interval of the final answer, over groups. Violet: the agent is above its tool; pink: below. The color is not a test: point at a row for the interval of the difference."
     />
   );
 }

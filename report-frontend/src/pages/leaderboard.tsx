@@ -190,7 +190,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
       </header>
       <p class="legend" aria-label="Legend">
         {data.mayBeBest.flat().some(Boolean) && <span><b class="mark best">●</b> may be the best: not shown to be worse than the first (<a href={href("methods")}>how this is tested</a>)</span>}
-        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
+        <span><i class="legend-interval" aria-hidden="true"><i /></i> {data.low.flat().some((low) => low !== null) ? "95% interval" : "value, without an interval"}, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
         <table class={`leaderboard ${columns.length <= 3 ? "wide" : ""}`} ref={grid} aria-describedby="board-keys">

@@ -82,11 +82,10 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
         <strong>Means over episodes or training runs.</strong> They depend on the labeled examples and on the test images: intervals and comparisons account for both. Where only “episodes” is named (results of an older version), the interval covers the labeled examples for these test images only; it is narrower than an interval over patients, so do not compare the two.
       </p>
       <p>
-        <strong>Ties.</strong> Encoders are compared on the same images, so images that are hard for all of them do not blur the comparison. A value is marked as a tie when its difference from the best of the column could be chance. The
-        rule is the same on every page and in <code>histobench compare</code>: two encoders differ if the interval of their difference excludes 0. These intervals hold for all pairs of encoders in the table at once, so the
-        chance of any false claim in a table is at most about {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to show a difference. Overlapping
-        intervals do not mean a tie either; read the paired difference on the <em>Compare</em> page. The correction covers one table: several tasks, metrics and datasets give more
-        chances to be wrong, and are not corrected for.
+        <strong>May be the best.</strong> Encoders are compared on the same images, so images that are hard for all of them do not blur the comparison. A filled dot marks an encoder that may be the best: the test does not show it to be worse
+        than the first of the column. The rule is the same on every page and in <code>histobench compare</code>: two encoders differ if the interval of their difference excludes 0. These intervals hold for all pairs of encoders in the
+        table at once, so the chance of any false claim in a table is at most about {100 * site.alpha}%. “No difference shown” does not mean “equal”: the test set may be too small. Intervals of two encoders may overlap although they differ; read the
+        paired difference on the <em>Compare</em> page. The correction covers one table: several tasks, metrics and datasets give more chances to be wrong, and are not corrected for.
       </p>
       <p>
         <strong>True rank and the set of the best.</strong> “True rank 2 to 5” of eight encoders: one is shown to be better, three are shown to be worse, and the test set shows no difference from the rest. These ranks hold for all
@@ -96,10 +95,10 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
         <strong>Selection-corrected value.</strong> The largest of several measured values is biased upward, and more so when many encoders are close. The selection-corrected estimate subtracts the average bias
         (slightly too much for an encoder that is clearly ahead); its interval accounts for the selection.
       </p>
-      <p>
+      {site.datasets.length > 1 && <p>
         <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
         difference.
-      </p>
+      </p>}
       {methods.how.length > 0 && (
         <p>
           <strong>Intervals here.</strong> {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.

@@ -157,7 +157,7 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
               {count(table.images, "image")} of {count(table.groups, "group")} {paired ? "in" : "from"} {count(Object.keys(table.sites).length, paired ? "view" : "site")}, all splits together.{" "}
               {paired && "Each value is the median over pairs of views of the mean over the places that both show. A high cosine alone may be an encoder to which everything looks alike. "}
               Bars are 95% intervals over groups.
-              {table.confounding !== null && ` Label and ${table.column} are associated: Cramér's V ${table.confounding.toFixed(2)}.`}
+              {table.confounding !== null && ` Association of label and ${table.column}: Cramér’s V ${table.confounding.toFixed(2)} (0: none, 1: complete).`}
               {more && <> <a href={href("robustness", [], { dataset: name, by: table.column })}>Site by site, under stress, and the worst images</a></>}
             </>
           }

@@ -338,7 +338,7 @@ function PerClass({ site, name, data }: { site: Site; name: string; data: RunDat
         <TableDownloads table={() => ({ name: `classes_${name}`, caption: "Metrics of each class.", header: ["class", ...columns.map((key) => metricOf(site, key).short)], rows: classes.map((c) => [c, ...columns.map((key) => data.perClass[c][key] ?? null)]) })} />
       </header>
       <div class="scroll">
-        <table class="plain">
+        <table class="plain by-class">
           <thead>
             <tr>
               <th scope="col">Class</th>

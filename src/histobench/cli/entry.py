@@ -73,18 +73,25 @@ class Parser(argparse.ArgumentParser):
                 )
         return " ".join(["%(prog)s", *parts, "[options]"])
 
-    def error(self, message: str) -> NoReturn:
-        """End with one line, which names the nearest flag, and exit code 2."""
-        hint = ""
-        if wrong := re.match(r"argument \{.*\}: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            known = [name.strip("' ") for name in wrong[2].split(",")]
-            message = f"unknown command {wrong[1]!r}; {did_you_mean(wrong[1], known)}"
-        if message.startswith("unrecognized arguments: -"):
-            flag = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-            message = f"unknown option {flag}"
+    def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The arguments; an unknown one ends with the nearest flag."""
+        args, unknown = self.parse_known_args(spelled_as_declared(self, argv))
+        if unknown and unknown[0].startswith("-"):
+            flag = unknown[0].partition("=")[0]
             near = did_you_mean(flag, [name for name, _ in flags_of(self)], all_if_none=False)
-            hint = f"; {near}" if near else ""
-        self.exit(USER_ERROR, f"{self.prog}: error: {message}{hint} ({self.prog} --help lists the options)\n")
+            self.error(f"unknown option {flag}{near and f'; {near}'}")
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]!r}; a path with spaces needs quotes")
+        return args
+
+    def error(self, message: str) -> NoReturn:
+        """End with one line and exit code 2."""
+        self.exit(USER_ERROR, f"{self.prog}: error: {message} ({self.prog} --help lists the options)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(f"unknown command {value!r}; {did_you_mean(value, action.choices)}")
+        super()._check_value(action, value)
 
 
 class Command(NamedTuple):
@@ -294,9 +301,9 @@ def _reader_has_gone() -> bool:
         return True
 
 
-def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
+def _run(command: Command, parser: Parser, argv: Sequence[str], *, prog: str) -> int:
     try:
-        args = parser.parse_args(spelled_as_declared(parser, argv))
+        args = parser.parsed(argv)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     # Libraries may log at import; only what they call a warning is for the user's eyes.

@@ -85,7 +85,8 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     command = {**COMMANDS, **HIDDEN}.get(name)
     if command is None:
-        say(f"histobench: error: unknown command {name!r}; {did_you_mean(name, COMMANDS)}", error=True)
+        hint = did_you_mean(name, COMMANDS, all_if_none=False) or "histobench --help lists the commands"
+        say(f"histobench: error: unknown command {name!r}; {hint}", error=True)
         return 2
     return run_command(command, rest, prog=f"histobench {name}")
 

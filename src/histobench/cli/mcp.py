@@ -88,7 +88,7 @@ def mcp_command(args: McpFlags) -> int:
         with tempfile.TemporaryDirectory(prefix="histobench-mcp-") as features:
             return open_bench(dataset, plan, Path(features), progress, disclosed=args.disclose)
 
-    opening = OpeningBench(make)
+    opening = OpeningBench(make, disclosed=args.disclose)
     server = make_server(opening)
     opening.start()
     # Standard output belongs to the protocol: what is for people goes to standard error.

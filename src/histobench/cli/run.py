@@ -203,10 +203,16 @@ _NAMED = 3
 def _plan(args: argparse.Namespace) -> Plan:
     from histobench.roi.plan.plan_file import plan_from, read_plan_values
 
-    if bool(args.plan) == bool(args.data):
+    if args.plan and args.data:
+        raise HistobenchError(
+            f"both a plan file ({args.plan}) and --data {args.data} are given; "
+            "a path with spaces needs quotes"
+        )
+    if not args.plan and not args.data:
         raise HistobenchError("give a plan file, or --data and --encoders")
     if args.plan and Path(args.plan).is_dir():
-        raise HistobenchError(f"{args.plan} is a folder, not a plan file; did you mean --data {args.plan}?")
+        meant = f"--data {shlex.quote(args.plan)}"
+        raise HistobenchError(f"{args.plan} is a folder, not a plan file; did you mean {meant}?")
     if args.plan:
         values, base = read_plan_values(args.plan), Path(args.plan).parent
         where = args.plan

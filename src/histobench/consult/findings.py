@@ -179,16 +179,16 @@ class ReaderVerdict:
     @property
     def sentence(self) -> str:
         low, high = self.interval.low, self.interval.high
-        within = "" if low is None or high is None else f", 95 % interval {low:+.3f} to {high:+.3f}"
+        within = "" if low is None or high is None else f", 95% interval {low:+.3f} to {high:+.3f}"
         size = f"{self.difference:+.3f}{within}"
         if self.beats:
             return f"{self.agent} beats the reader in arm {self.arm} ({size})."
         text = (
-            f"{self.agent} does not beat the reader in arm {self.arm} ({size}): it has added nothing to "
-            "what a logistic regression reads from the same numbers."
+            f"{self.agent} is not shown to beat the reader in arm {self.arm} ({size}): nothing shows that it "
+            "adds to what a logistic regression reads from the same numbers."
         )
         if self.asked < 0.5:  # an agent that never asked the tool has not judged it
-            text += f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
+            text += f" It asked for the tool's prediction in {100 * self.asked:.0f}% of cases."
         return text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ from histobench.core.progress import Progress
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
+
+log = logging.getLogger(__name__)
 
 MOST_LISTED = 200
 MOST_AT_ONCE = 50
@@ -167,11 +170,14 @@ def region_id(image: str) -> str:
 
 
 class OpeningBench:
-    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to."""
+    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to.
 
-    def __init__(self, make: Callable[[Progress], Bench]) -> None:
+    Why it cannot be made is for the person who started the server: it may name an encoder.
+    """
+
+    def __init__(self, make: Callable[[Progress], Bench], *, disclosed: bool = False) -> None:
         self.done, self.total, self.doing = 0, 0, "reading the dataset"
-        self._make = make
+        self._make, self._disclosed = make, disclosed
         self._made: Future[Bench] = Future()
 
     def start(self) -> OpeningBench:
@@ -201,7 +207,9 @@ class OpeningBench:
         try:
             self._made.set_result(self._make(self))
         except BaseException as error:  # the tool that waits reports it
-            self._made.set_exception(error)
+            log.error("%s", error)
+            unnamed = HistobenchError("the encoders cannot be used; the terminal of the server says why")
+            self._made.set_exception(error if self._disclosed else unnamed)
 
 
 def shown_names(names: Sequence[str], *, disclosed: bool, seed: int = 0) -> dict[str, str]:

@@ -64,10 +64,11 @@ def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -
     'known: a, b'
     """
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if not near:  # capitals aside
-        small = {known.lower(): known for known in names}
-        near = [small[found] for found in difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.6)]
+    alike: dict[str, list[str]] = {}  # capitals and hyphens before the name do not matter
+    for each in names:
+        alike.setdefault(each.lower().lstrip("-"), []).append(each)
+    nearest = difflib.get_close_matches(name.lower().lstrip("-"), alike, n=3, cutoff=0.6)
+    near = [each for key in nearest for each in alike[key]][:3]
     if near:
         return f"did you mean {', '.join(near)}?"
     if not all_if_none:

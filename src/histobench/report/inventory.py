@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.text import natural_order
@@ -66,7 +67,10 @@ def take_inventory(results_dir: Path) -> Inventory:
     def board(run: StoredRun) -> int:
         return place[run.task, run.setting, run.identity.preset]
 
-    runs.sort(key=lambda r: (r.identity.dataset.lower(), r.identity.encoder.lower(), board(r), r.path))
+    def order(run: StoredRun) -> tuple[Any, ...]:
+        return (_in_order(run.identity.dataset), _in_order(run.identity.encoder), board(run), run.path)
+
+    runs.sort(key=order)
     board_of = list(map(board, runs))
     datasets = list(dict.fromkeys(run.identity.dataset for run in runs))
     dataset_of = [datasets.index(run.identity.dataset) for run in runs]
@@ -77,9 +81,15 @@ def take_inventory(results_dir: Path) -> Inventory:
         row_names=_row_names(runs, board_of, dataset_of, results_dir),
         boards=tuple(boards),
         datasets=tuple(datasets),
-        encoders=tuple(sorted({run.identity.encoder for run in runs}, key=str.lower)),
+        encoders=tuple(
+            sorted({run.identity.encoder for run in runs}, key=lambda name: natural_order(name.lower()))
+        ),
         unreadable=tuple(unreadable),
     )
+
+
+def _in_order(name: str) -> list[str | int]:
+    return natural_order(name.lower())
 
 
 def _row_names(

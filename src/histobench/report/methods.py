@@ -87,10 +87,7 @@ def paragraph(
         f"{_count(len(inventory.datasets), 'dataset')} by "
         f"{_and(_distinct(task_words(board.task) for board in inventory.boards))} with histobench "
         f"{__version__}{recipe}, seed{'s' if len(seeds) > 1 else ''} {_and(list(map(str, seeds)))}.",
-        *(
-            _dataset_words(index, inventory, results, notes.get(name))
-            for index, name in enumerate(inventory.datasets)
-        ),
+        *_datasets_sentences(inventory, results, notes),
         _interval_sentence(results),
         *_test_sentences(inventory, results),
         *map(_splits_sentence, over_splits),
@@ -100,8 +97,19 @@ def paragraph(
     )
 
 
-#: Most encoders that the paragraph names, and tables that it lists one by one.
+#: Most encoders that the paragraph names, and datasets of one test.
 _MOST_NAMED, _MOST_TABLES = 12, 6
+
+
+def _datasets_sentences(
+    inventory: Inventory, results: Sequence[TableResult], notes: Mapping[str, DatasetSource]
+) -> Iterator[str]:
+    """What each dataset holds; one sentence for those that are alike."""
+    alike: dict[str, list[str]] = {}
+    for index, name in enumerate(inventory.datasets):
+        alike.setdefault(_dataset_words(index, inventory, results, notes.get(name)), []).append(name)
+    for words, names in alike.items():
+        yield f"{_and(names)}{' (each)' if len(names) > 1 else ''}: {words}"
 
 
 def _dataset_words(
@@ -132,7 +140,7 @@ def _dataset_words(
     if chosen:
         parts.append(f"{_count(val, 'validation image')} to choose hyper-parameters")
     parts.append(images(tested, "test", groups))
-    words = f"{inventory.datasets[index]}: {'; '.join(parts)}"
+    words = "; ".join(parts)
     if note is not None and note.split is not None:
         whole = ", all images of one patient or slide in the same part" if groups else ""
         shares = note.split if isinstance(note.split, str) else "/".join(map(str, note.split))
@@ -154,7 +162,7 @@ def _interval_sentence(results: list[TableResult]) -> str:
 
 def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Iterator[str]:
     """Which metrics of which tables were tested, and why others were not; one sentence for equal tables."""
-    alike: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    alike: dict[tuple[tuple[str, ...], str], dict[str, list[str]]] = {}
     for result in results:
         board = inventory.boards[result.board]
         kept = {metric: each for metric, each in result.evidence.items() if len(each.values) > 1}
@@ -167,10 +175,15 @@ def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Ite
             reason = first.reason.removeprefix("no interval: ") or "too few images"
             untested = f"Differences of {described(first.metric).title} were not tested: {reason}. "
         task = " ".join(filter(None, (board.task, board.setting)))
-        where = f"{task} on {inventory.datasets[result.dataset_index]}"
-        alike.setdefault((tested, untested), []).append(where)
+        dataset = inventory.datasets[result.dataset_index]
+        alike.setdefault((tested, untested), {}).setdefault(task, []).append(dataset)
     for (tested, untested), tables in alike.items():
-        named = _and(tables) if len(tables) <= _MOST_TABLES else f"{len(tables)} tables"
+        on: dict[tuple[str, ...], list[str]] = {}  # tasks by their datasets
+        for task, datasets in tables.items():
+            on.setdefault(tuple(datasets), []).append(task)
+        named = f"{sum(map(len, tables.values()))} tables"
+        if max(map(len, on)) <= _MOST_TABLES:
+            named = _and([f"{_and(tasks)} on {_and(list(datasets))}" for datasets, tasks in on.items()])
         made = "No other differences were tested." if untested else ""
         if tested:
             made = (
@@ -178,7 +191,7 @@ def _test_sentences(inventory: Inventory, results: Sequence[TableResult]) -> Ite
                 f"images ({MAX_T}; family-wise error rate 0.05 within each metric and table)."
             )
         yield f"{named}: {untested}{made}"
-    if sum(map(len, alike.values())) > 1:
+    if sum(len(datasets) for tables in alike.values() for datasets in tables.values()) > 1:
         yield "There was no correction for the number of tables or metrics."
 
 

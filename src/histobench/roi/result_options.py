@@ -111,15 +111,13 @@ class PowerOptions(Selection, PowerSettings):
     """The two encoders, and which difference between them is to be detected."""
 
     encoders: tuple[str, ...] = option(
-        "the two encoders", default=(), metavar="A,B", required=True, kw_only=True
+        "the two encoders", default=(), default_text="the only two", metavar="A,B", kw_only=True
     )
 
     def check(self) -> None:
         """Power is of one pair."""
-        if len(set(self.encoders)) != 2:
-            raise InvalidParameterError(
-                f"`encoders` must name two encoders, not {', '.join(self.encoders) or 'none'}"
-            )
+        if self.encoders and len(set(self.encoders)) != 2:
+            raise InvalidParameterError(f"`encoders` must name two encoders, not {', '.join(self.encoders)}")
 
 
 def read_params(text: str) -> Any:

@@ -54,6 +54,8 @@ def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixtur
     assert main([*command, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
     assert plan["estimate"]["present_units"] == 600
+    assert main(["power", str(two), "--delta", "0.05", "--n_bootstrap", "300"]) == 0
+    assert "balanced_accuracy, a against b" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 
 METHOD = "wilson-t"
 NO_CALIBRATION_INTERVAL = (
-    "no interval: a calibration error is too high by an amount that depends on the number of images, and no "
-    "method known to us holds its level for it"
+    "no interval: calibration errors are biased upward, and no known method gives intervals with 95% coverage"
 )
 
 

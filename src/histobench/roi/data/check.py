@@ -313,16 +313,19 @@ def copies_in(dataset: RoiDataset, copies: Sequence[Sequence[int]]) -> Iterator[
         yield f"copies among the test images: {extra}, each counted once more; intervals are too narrow"
 
 
-#: What patients, cases and slides are called in names of files.
-_PATIENT = re.compile(
-    r"(?:^|[_/-])((?:pat(?:ient)?|case|slide|pt|p|s)[_-]?\d+|TCGA-\w\w-\w{4})(?=[_./-])", re.IGNORECASE
-)
-
-
-#: Another beginning of file names that may be a patient: letters and a number that many images share.
-_PREFIX = re.compile(
-    r"/(?!(?:tiles?|im(?:g|age)|roi|patch|frame|crop|level|mag)[_-]?\d)([A-Z]{1,12}-?\d{2,})(?=[_-])",
-    re.IGNORECASE,
+#: What patients, cases and slides are called in names of files, in the order of trust: a patient or case; an
+#: accession number or another beginning of letters and a number that many images share; a slide.
+_PATIENTS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:^|[_/ .-])((?:pat(?:ient)?|case)[ _-]?\d+|TCGA-\w\w-\w{4})(?=[_./ #()-])",
+        *(
+            r"/(?!(?:tiles?|im(?:g|age)|roi|patch|frame|crop|level|mag|slide)[ _-]?\d)"
+            rf"([A-Z]{{1,12}}-?\d{{2,}}{more})(?=[_ #()-])"
+            for more in (r"-\d{3,}", "")
+        ),
+        r"(?:^|[_/ .-])((?:slide|pt|p|s)[_ -]?\d+)(?=[_./ #()-])",
+    )
 )
 
 
@@ -344,7 +347,7 @@ def _patient_findings(dataset: RoiDataset) -> Iterable[Finding]:
     leak = f", {both} of them in test and in another split" if both else ""
     message = (
         f"file names show {len(seen)} patients or slides (such as {found[0]}){leak}, and no groups "
-        f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(found[0])}'"
+        f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(seen)}'"
     )
     yield Finding("warning", "groups", dataset.name, message)
 
@@ -355,22 +358,30 @@ def patients_in_names(names: Sequence[str]) -> list[str]:
     >>> patients_in_names(["a/case1_1.png", "a/case1_2.png", "b/case2_3.png"])
     ['case1', 'case1', 'case2']
     """
-    for pattern, most in ((_PATIENT, len(names) - 1), (_PREFIX, len(names) // 3)):
+    for pattern in _PATIENTS:
         found = [match[1] for match in map(pattern.search, names) if match is not None]
+        is_named = pattern in (_PATIENTS[0], _PATIENTS[-1])
+        most = len(names) - 1 if is_named else len(names) // 3
         if len(found) == len(names) and 1 < len(set(found)) <= most:
             return found
     return []
 
 
-def _regex_of(name: str) -> str:
-    """An expression that finds names like this one.
+def _regex_of(names: Iterable[str]) -> str:
+    """An expression that finds names like these.
 
-    >>> _regex_of("patient_07")
-    '(patient_\\\\d+)'
+    >>> _regex_of(["patient_07"]), _regex_of(["LH-23-0451", "AB-22-1200"])
+    ('(patient_\\\\d+)', '(AB-\\\\d+-\\\\d+|LH-\\\\d+-\\\\d+)')
+    >>> _regex_of(["AB-1", "CD-2", "EF-3", "GH-4"])
+    '([A-Za-z]+-\\\\d+)'
     """
-    if name.upper().startswith("TCGA"):
-        return r"(TCGA-\w\w-\w{4})"
-    return f"({re.sub(r'[0-9]+', lambda _: chr(92) + 'd+', name)})"
+    shapes = {
+        r"TCGA-\w\w-\w{4}" if name.upper().startswith("TCGA") else re.sub(r"\d+", r"\\d+", name)
+        for name in names
+    }
+    if len(shapes) > 3:
+        shapes = {re.sub(r"(?<!\\)[A-Za-z]+", "[A-Za-z]+", shape) for shape in shapes}
+    return f"({'|'.join(sorted(shapes))})"
 
 
 def drop_bad(dataset: RoiDataset, findings: Findings) -> RoiDataset:

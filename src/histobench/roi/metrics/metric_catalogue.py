@@ -91,7 +91,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("log_loss", "mean negative logarithm of the true class's probability", "loss",
            lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
     Metric("brier", "mean squared error of the probabilities", "loss", lower_is_better=True,
-           scale="sum of squares", by_size=True, rare_class_limits=False, title="Brier score"),
+           scale="sum of squares", by_size=True, rare_class_limits=False, label="Brier score"),
     Metric("ece", "expected calibration error of the most probable class, 15 bins", "calibration",
            lower_is_better=True, rare_class_limits=False, title="calibration error (ECE)"),
     Metric("mce", "largest calibration error of a bin", "calibration", lower_is_better=True,

@@ -18,6 +18,7 @@ from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
 from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
+from histobench.roi.data.split import parse_fractions
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import PLISM, kind_of_folder, target_of_folder
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of, names_features
@@ -178,6 +179,9 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
             raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
         if not folders:
             TargetColumns.asked(plan.target, plan.target_columns)
+        for entry in datasets:
+            if entry.split is not None:
+                parse_fractions(entry.split)
         for preset in plan.presets:
             get_preset(preset)
     except HistobenchError as error:
