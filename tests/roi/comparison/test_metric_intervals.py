@@ -79,7 +79,8 @@ def test_over_groups_the_interval_is_the_rule_written_out() -> None:
     degrees = (seen + unseen) / (seen / shown + unseen / 13)
     moved = x / n - 2 * move  # most images are wrong: some turn right
     worth = moved * (1 - moved) / (1.1 * seen + unseen)
-    assert x > n / 2 and worth < n
+    assert x > n / 2
+    assert worth < n
     expected = wilson_bounds(1 - x / n, worth, stats.t.ppf(0.975, degrees))
     assert (found.low, found.high) == pytest.approx(tuple(map(float, expected)))
 
