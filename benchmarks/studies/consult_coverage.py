@@ -138,8 +138,11 @@ def plays_of(
     )
 
 
-def simulate(setting: Setting, seed: int) -> StudyFindings:
-    """One study: four arms and two sequence arms, in all of which the agent follows the same chances."""
+def simulate(setting: Setting, seed: int, *, only: str | None = None) -> StudyFindings:
+    """One study: four arms and two sequence arms, in all of which the agent follows the same chances.
+
+    `only` leaves out all arms but this one, without changing what is drawn for the first.
+    """
     generator = np.random.default_rng([seed, zlib.crc32(repr(setting).encode())])
     group = population(setting, generator)
     reference = generator.integers(0, CLASSES, len(group))
@@ -165,7 +168,7 @@ def simulate(setting: Setting, seed: int) -> StudyFindings:
     )
     plays = {}
     wrong_by_design = np.isin(rows, generator.permutation(rows)[: round(DOSE * len(rows))])
-    for arm in ("strong", "sure", "unsure", "wrong-25"):
+    for arm in ("strong", "sure", "unsure", "wrong-25") if only is None else (only,):
         says = tool
         if arm == "wrong-25":
             says = np.where(wrong_by_design, (reference + 1) % CLASSES, tool)
@@ -174,7 +177,7 @@ def simulate(setting: Setting, seed: int) -> StudyFindings:
         )
     length = min(LENGTH, len(rows))
     sequences = []
-    for arm in ("sequence", "sequence-same"):
+    for arm in ("sequence", "sequence-same") if only is None else ():
         order = np.concatenate(
             [np.random.default_rng([seed, k]).permutation(rows)[:length] for k in range(SEQUENCES)]
         )
@@ -211,9 +214,7 @@ def samples(setting: Setting, draws: int, seed: int) -> Iterator[tuple[str, floa
     """Of each study and measure: its name, estimate, interval and true value."""
     truth = truths(setting)
     for number in range(seed * 100_000, seed * 100_000 + draws):
-        findings = simulate(setting, number)
-        strong = {("agent", "strong"): findings.plays["agent", "strong"]}
-        (line,) = StudyFindings(findings.study, strong).lines()
+        (line,) = simulate(setting, number, only="strong").lines()
         for name in MEASURES:
             estimate = line.estimates[name]
             if estimate.value is not None:

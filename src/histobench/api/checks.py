@@ -83,7 +83,7 @@ def power(
     alpha : float, default 0.05
         Two-sided error rate.
     n_bootstrap : int, optional
-        Simulated test sets (default: 4000, or 1000 for slow metrics).
+        Simulated test sets (default: 4000).
     seed : int, default 0
         Seed of the simulation.
     task : str, optional

@@ -95,11 +95,7 @@ class PowerSettings:
     power: float = option("probability of detecting it", default=0.8, above=0, below=1, group=_STATISTICS)
     alpha: float = option("two-sided error rate", default=0.05, above=0, below=1, group=_STATISTICS)
     n_bootstrap: int | None = option(
-        "simulated test sets",
-        default=None,
-        least=100,
-        default_text="4000, or 1000 for slow metrics",
-        group=_STATISTICS,
+        "simulated test sets", default=None, least=100, default_text="4000", group=_STATISTICS
     )
     seed: int = option(
         "seed of the simulation", default=0, least=0, old=("--random-state",), group=_STATISTICS

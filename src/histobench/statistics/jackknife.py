@@ -29,6 +29,8 @@ FEWEST_DEGREES = 2.0
 LEAST_FREEDOM = 3.0
 #: The correlation of unseen mistakes within a unit: nothing in the data can tell it.
 ASSUMED_CORRELATION = 0.05
+#: The same for tries of one task, which mostly end alike.
+TRIES_ALIKE = 0.75
 #: Bunches of mistakes that an interval allows to be unseen: as many as Wilson's adds (1.96^2 / 2). With
 #: fewer, a better model could have a wider interval than a worse one.
 UNSEEN_BUNCHES = 2.0
@@ -111,8 +113,8 @@ class LeaveOneOut:
             shown = 2 / np.maximum((squares**2).sum(axis=0) / seen**2 - 1 / u, 1e-12)
             share = np.nan_to_num(seen / (seen + UNSEEN_BUNCHES * self.unseen_variance))
         shown = np.minimum(np.clip(np.nan_to_num(shown, nan=most), least, most), sizes)
-        # A good model has few mistakes, in few units: only as far as these decide its interval do they count.
-        return np.asarray(1 / ((1 - share) / sizes + share / shown))
+        # Few units may carry the seen spread; the unseen moves are not estimated from them.
+        return np.asarray(1 / ((1 - share) / most + share / shown))
 
     def columns(self, names: Sequence[str]) -> LeaveOneOut:
         """Only these columns, in this order."""
@@ -165,13 +167,13 @@ def bunch(sizes: ArrayLike, correlation: float = ASSUMED_CORRELATION) -> float:
     return 1 + correlation * max(float((each**2).sum()) / total - 1, 0.0) if total > 0 else 1.0
 
 
-def bunches(errors: Floats, sizes: Floats) -> Floats:
+def bunches(errors: Floats, sizes: Floats, correlation: float = ASSUMED_CORRELATION) -> Floats:
     """The bunch of unseen mistakes [m] of units with errors [u, m] among sizes [u]; at least one image."""
     total = sizes.sum()
     seen = errors.sum(axis=0)
     share = seen / max(float(total), 1.0)
     spread = ((errors - sizes[:, None] * share) ** 2).sum(axis=0)
-    assumed = bunch(sizes)
+    assumed = bunch(sizes, correlation)
     measured = (spread + assumed) / (seen * (1 - share) + 1)
     return np.asarray(np.maximum(measured, assumed))
 
@@ -282,7 +284,8 @@ def proportion(successes: ArrayLike, sizes: ArrayLike, *, strata: ArrayLike | No
         codes = np.unique(strata, return_inverse=True)[1]
         means = np.bincount(codes, left_out) / np.bincount(codes)
         left_out = left_out - (means - left_out.mean())[codes]
-    turned = turning((n - x)[:, None], n)
+    failed = (n - x)[:, None]
+    turned = turning(failed, n, size=bunches(failed, n, TRIES_ALIKE))
     return LeaveOneOut(
         ("share",), np.array([x.sum() / total]), left_out.reshape(u, 1), turned[None] / total, total,
         freedom_of_sizes(n), grouped=bool((n > 1).any()),

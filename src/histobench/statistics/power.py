@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from histobench.statistics.jackknife import LEAST_FREEDOM, freedom_of_sizes, t_quantile
-from histobench.statistics.resampling import Metric, SamplingDesign, replicates
+from histobench.statistics.jackknife import LEAST_FREEDOM, freedom_of_sizes, leave_one_out, t_quantile
+from histobench.statistics.resampling import Metric, SamplingDesign
 
 # A plan from a pilot that knows its own noise only roughly: a range of sizes, and what a size assures.
 
@@ -144,10 +144,10 @@ def effective_number(sizes: ArrayLike) -> float:
 
 Floats = NDArray[np.float64]
 
+#: A pilot shows little of the tail of its noise: its degrees of freedom count by so much.
+SHOWN_TAIL = 0.5
 #: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
 SIMULATE_UP_TO = 10
-#: Units drawn in all simulated test sets of one size.
-MOST_DRAWS = 40_000_000
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,7 @@ def units_for_error(
 
 
 def simulated_power(
-    first: Metric,
-    second: Metric,
-    design: SamplingDesign,
+    noise: UnitNoise,
     *,
     delta: float,
     n_units: int,
@@ -202,40 +200,48 @@ def simulated_power(
 ) -> float:
     """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
 
-    Test sets are drawn from the stored predictions; the observed difference is taken out and `delta` put
-    in, so only the noise comes from the data. A difference shows when it exceeds Student's quantile times
-    its standard error, which varies from one test set to the next as the degrees of freedom make it, and to
-    which `compare` adds what was not seen (`unseen` on the present test set).
+    Units are drawn from those of the pilot, each with what it does to the difference; `delta` takes the place
+    of the observed difference. As in `compare`, each test set has its own standard error, to which is added
+    what was not seen (`unseen` on the pilot): units that are rare and matter much move both.
     """
     _check(delta, alpha, 0.5)
-    observed = _difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0]
-    noise = replicates(
-        lambda counts: _difference(first, second, counts),
-        design,
-        n_resamples=n_resamples,
-        seed=seed,
-        n_units=n_units,
+    effects = noise.effects
+    drawn = max(round(n_units * len(effects) / noise.units), 2)  # blocks, where units are left out in blocks
+    counts = np.random.default_rng(seed).multinomial(
+        drawn, np.full(len(effects), 1 / len(effects)), n_resamples
     )
-    noise = noise[np.isfinite(noise)]
-    if len(noise) < 2:
-        return 0.0
-    pilot = _pilot(1.0, design, unseen, test_freedom)
-    noise = (noise - observed) * _small_sample(pilot.freedom)
-    freedom = pilot.freedom_at(n_units)
-    varies = np.sqrt(np.random.default_rng([seed, 1]).chisquare(freedom, len(noise)) / freedom)
-    error = noise.std(ddof=1) * varies
-    reach = pilot.reach_at(n_units, np.maximum(error, 1e-12) * math.sqrt(n_units / design.n_units), alpha)
-    return float((np.abs(noise + delta) > reach * error).mean())
+    means = counts @ effects / drawn
+    variance = (counts @ effects**2 / drawn - means**2) / (drawn - 1)
+    pilot = Pilot(noise.error, noise.units, noise.freedom, unseen, test_freedom)
+    error = np.sqrt(np.maximum(variance, 1e-24))
+    reach = pilot.reach_at(n_units, error * math.sqrt(n_units / noise.units), alpha)
+    return float((np.abs(means + delta) > reach * error).mean())
 
 
-def _pilot(standard_error: float, design: SamplingDesign, unseen: float, test_freedom: float) -> Pilot:
-    freedom = min(design.degrees_of_freedom, max(freedom_of_sizes(np.bincount(design.unit_of)), 1.0))
-    return Pilot(standard_error, design.n_units, freedom, unseen, test_freedom)
+@dataclass(frozen=True)
+class UnitNoise:
+    """What each unit of a pilot does to a difference: a mean over units, whose `effects` are 0 on average."""
 
+    effects: Floats  # [units or blocks of units]
+    units: int
+    freedom: float  # degrees of freedom: a few units may carry the noise
 
-def _small_sample(freedom: float) -> float:
-    """Resamples of few units spread too little, by this factor."""
-    return math.sqrt((freedom + 1) / freedom)
+    @classmethod
+    def of(cls, first: Metric, second: Metric, design: SamplingDesign) -> UnitNoise:
+        """By leaving out one unit at a time."""
+        found = leave_one_out(lambda counts: {"difference": _difference(first, second, counts)}, design)
+        freedom = min(design.degrees_of_freedom, max(freedom_of_sizes(np.bincount(design.unit_of)), 1.0))
+        if not freedom > 0:
+            raise ValueError("one unit does not show how much others vary: there is no noise to plan with")
+        # Few units spread too little when they are drawn again.
+        wider = math.sqrt(len(found.left_out) * (len(found.left_out) - 1) * (freedom + 1) / freedom)
+        shown = replace(found, unseen=np.zeros((1, 1)), grouped=True).degrees[0]
+        return cls(wider * found.influences[:, 0], design.n_units, max(SHOWN_TAIL * min(freedom, shown), 1.0))
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference on the pilot."""
+        return float(self.effects.std() / math.sqrt(len(self.effects)))
 
 
 def power_from_predictions(
@@ -263,32 +269,25 @@ def power_from_predictions(
     observed = float(_difference(first, second, ones)[0])
     if not math.isfinite(observed):
         raise ValueError("the metric has no value on these samples, so there is no difference to plan with")
-    noise = replicates(
-        lambda counts: _difference(first, second, counts), design, n_resamples=n_resamples, seed=seed
-    )
-    error = float(np.nanstd(noise, ddof=1))
+    noise = UnitNoise.of(first, second, design)
+    error = noise.error
     if not error > 0:
-        raise ValueError("the two models never differ on these samples: there is no noise to plan with")
-    pilot = _pilot(error, design, unseen, test_freedom)
-    if not pilot.freedom > 0:
-        raise ValueError("one unit does not show how much others vary: there is no noise to plan with")
-    error *= _small_sample(pilot.freedom)
-    pilot = _pilot(error, design, unseen, test_freedom)
+        why = "never differ on these samples" if error == 0 else "have no value without one of the units"
+        raise ValueError(f"the two models {why}: there is no noise to plan with")
+    # What the pilot did not show may be noise as well: the standard error is that of `compare`.
+    wider = math.hypot(error, unseen) / error
+    noise, error = replace(noise, effects=noise.effects * wider), error * wider
+    pilot = Pilot(error, design.n_units, noise.freedom, unseen, test_freedom)
     plan = planned_units(pilot, delta, alpha=alpha, power=power)
     guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
 
-    # Large test sets need fewer simulations: the noise is closer to normal, and time is what they cost.
-    n_simulated = int(min(n_resamples, max(500, MOST_DRAWS // guess)))
-
     def power_at(n_units: int) -> float:
         return simulated_power(
-            first,
-            second,
-            design,
+            noise,
             delta=delta,
             n_units=n_units,
             alpha=alpha,
-            n_resamples=n_simulated,
+            n_resamples=n_resamples,
             seed=seed,
             unseen=unseen,
             test_freedom=test_freedom,

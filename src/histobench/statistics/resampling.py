@@ -97,23 +97,20 @@ def design_for_labels(labels: ArrayLike, groups: Sequence[object] | None = None)
     return sampling_design(len(classes), clusters=groups)
 
 
-def draw_counts(
-    design: SamplingDesign, n_resamples: int, generator: np.random.Generator, *, n_units: int | None = None
-) -> Counts:
-    """Counts [n_resamples, n]; `n_units` draws that many units instead of as many as there are.
+def draw_counts(design: SamplingDesign, n_resamples: int, generator: np.random.Generator) -> Counts:
+    """Counts [n_resamples, n] of as many units as there are, within strata.
 
     >>> design = sampling_design(4, strata=[0, 0, 1, 1])
     >>> draw_counts(design, 5, np.random.default_rng(0))[:, :2].sum(axis=1)
     array([2, 2, 2, 2, 2])
     """
     sizes = np.bincount(design.stratum_of)
-    draws = sizes if n_units is None else _shares(sizes, n_units)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     # One uniform number per draw, row by row: the stream is the same however the rows are chunked.
-    picks = generator.random((n_resamples, int(draws.sum())))
-    picks *= np.repeat(sizes, draws)
+    picks = generator.random((n_resamples, design.n_units))
+    picks *= np.repeat(sizes, sizes)
     places = picks.astype(np.int64)
-    places += np.repeat(starts, draws)
+    places += np.repeat(starts, sizes)
     places += (np.arange(n_resamples) * design.n_units)[:, None]
     flat = np.bincount(places.ravel(), minlength=n_resamples * design.n_units)
     drawn: Counts = flat.reshape(n_resamples, design.n_units).astype(np.int32)
@@ -127,28 +124,14 @@ def iterate_counts(
     n_resamples: int,
     *,
     seed: int,
-    n_units: int | None = None,
     memory_budget: int = MEMORY_BUDGET,
 ) -> Iterator[Counts]:
     """The rows of `draw_counts` in chunks that fit the memory budget."""
     generator = np.random.default_rng(seed)
-    per_row = _BYTES_PER_DRAW * max(design.n_samples, n_units or 0)
+    per_row = _BYTES_PER_DRAW * design.n_samples
     rows = int(max(1, min(n_resamples, memory_budget // max(per_row, 1))))
     for start in range(0, n_resamples, rows):
-        yield draw_counts(design, min(rows, n_resamples - start), generator, n_units=n_units)
-
-
-def replicates(
-    metric: Metric,
-    design: SamplingDesign,
-    *,
-    n_resamples: int,
-    seed: int,
-    n_units: int | None = None,
-) -> Floats:
-    """The metric on every resample, [n_resamples]; equal seeds give equal resamples (pairing)."""
-    chunks = iterate_counts(design, n_resamples, seed=seed, n_units=n_units)
-    return np.concatenate([np.asarray(metric(counts), dtype=np.float64) for counts in chunks])
+        yield draw_counts(design, min(rows, n_resamples - start), generator)
 
 
 def replicates_of_all(
@@ -204,15 +187,6 @@ def jackknife_blocks(design: SamplingDesign, max_blocks: int) -> tuple[NDArray[n
         members = np.flatnonzero(design.stratum_of == stratum)
         blocks[members] = start + np.arange(len(members)) * count // len(members)
     return blocks, np.repeat(np.arange(len(sizes)), per_stratum)
-
-
-def _shares(sizes: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """`total` draws split over strata in proportion to their sizes (largest remainders first)."""
-    exact = sizes * (total / sizes.sum())
-    shares = np.floor(exact).astype(np.int64)
-    missing = total - int(shares.sum())
-    shares[np.argsort(shares - exact, kind="stable")[:missing]] += 1
-    return shares
 
 
 def _codes(values: Sequence[object] | ArrayLike, n_samples: int, what: str) -> NDArray[np.int64]:

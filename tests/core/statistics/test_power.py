@@ -9,6 +9,7 @@ import pytest
 from statsmodels.stats.power import NormalIndPower
 
 from histobench.statistics.power import (
+    UnitNoise,
     power_from_predictions,
     simulated_power,
     units_for_error,
@@ -74,15 +75,22 @@ def test_dependent_images_need_more_patients_than_independent_ones() -> None:
 def test_simulated_power_grows_with_size_from_alpha_to_one() -> None:
     generator = np.random.default_rng(5)
     first, second = generator.random((2, 200))
-    powers = [
-        simulated_power(
-            mean_of(first), mean_of(second), sampling_design(200), delta=0.06, n_units=n, n_resamples=2000
-        )
-        for n in (5, 50, 500, 5000)
-    ]
+    noise = UnitNoise.of(mean_of(first), mean_of(second), sampling_design(200))
+    powers = [simulated_power(noise, delta=0.06, n_units=n, n_resamples=2000) for n in (5, 50, 500, 5000)]
     assert powers == sorted(powers)
     assert powers[0] < 0.15
     assert powers[-1] > 0.999
+
+
+def test_the_noise_of_a_mean_is_that_of_its_units() -> None:
+    first, second = np.random.default_rng(6).random((2, 40))
+    found = UnitNoise.of(mean_of(first), mean_of(second), sampling_design(40))
+    apart = first - second
+    np.testing.assert_allclose(found.effects * (39 / 40) ** 0.5, apart - apart.mean())
+    assert found.error == pytest.approx(apart.std(ddof=1) / 40**0.5)
+    rare = np.r_[np.ones(3), np.zeros(37)]  # three units carry the noise
+    carried = UnitNoise.of(mean_of(rare), mean_of(np.zeros(40)), sampling_design(40))
+    assert carried.freedom < 8 < found.freedom
 
 
 def test_impossible_questions_are_refused() -> None:

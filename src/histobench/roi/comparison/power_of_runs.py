@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import one_metric
-from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, design_of
+from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
-from histobench.roi.metrics.metric_catalogue import LABEL_METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import PowerOptions, PowerSettings
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.jackknife import SHARE_OF_UNSEEN, pair_errors
 from histobench.statistics.power import PowerEstimate, power_from_predictions
-from histobench.statistics.resampling import Metric
+from histobench.statistics.resampling import Metric, sampling_design
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,9 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
     dataset = runs[0].identity.dataset
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
     reference = predictions[first]
-    design = design_of(reference)
-    metrics = {name: _metric(predictions[name], settings.metric) for name in named}
     units = SamplingUnits.of(reference)
+    design = sampling_design(len(reference), clusters=units.group_of)
+    metrics = {name: _metric(predictions[name], settings.metric) for name in named}
     found = left_out_table(predictions, [settings.metric], units)[settings.metric]
     freedom = float(pair_errors(found)[2][0, 1])
     unseen = float(SHARE_OF_UNSEEN * found.unseen_variance.sum()) ** 0.5
@@ -73,7 +72,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAn
             delta=settings.delta,
             alpha=settings.alpha,
             power=settings.power,
-            n_resamples=settings.n_bootstrap or (4000 if settings.metric in LABEL_METRICS else 1000),
+            n_resamples=settings.n_bootstrap or 4000,
             seed=settings.seed,
             unseen=unseen,
             test_freedom=freedom if math.isfinite(freedom) else math.inf,

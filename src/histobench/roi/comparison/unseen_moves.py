@@ -26,9 +26,9 @@ _UNLIKE, _UNLIKE_PRECISION = 2.4, 3.2
 #: seven positive images without a mistake say little about the eighth.
 _UNSEEN_RANK = 1.0
 #: The correlation of unseen ranks within a unit.
-_RANKS_ALIKE = 0.12
+_RANKS_ALIKE = 0.14
 #: An area compares pairs: it may be known as well as a share of so many times as many images.
-PAIRS_WORTH = 4.0
+PAIRS_WORTH = 2.5
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -28,7 +28,7 @@ from histobench.statistics.jackknife import (
 #: At most so many groups, or blocks of groups, are left out one after another.
 MOST_UNITS = 200
 #: How intervals are made, as files name it.
-METHOD = "wilson-t over groups, rule 2"
+METHOD = "wilson-t over groups, rule 3"
 #: Fewer groups than this give no interval.
 LEAST_GROUPS = 5
 #: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1].
