@@ -10,6 +10,11 @@ import random
 import shutil
 import subprocess
 import sys
+<<<<<<< HEAD
+=======
+import time
+from collections import Counter
+>>>>>>> cluster
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -657,7 +662,13 @@ def test_status_names_a_worker_that_shows_no_sign_of_life(
     said = capsys.readouterr().out
     assert "another worker takes over" not in said
     assert "left at the pace so far" in said
-    os.utime(folder.path / "claims" / f"{unit.id}.json", (1.0, 1.0))
+    path = folder.path / "claims" / f"{unit.id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "began": time.time() - 2 * HUNG}))
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "began 120 min ago" in said
+    assert "without a sign of life" not in said
+    os.utime(path, (1.0, 1.0))
     assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "without a sign of life; if it hangs, end that process" in said
