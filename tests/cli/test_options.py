@@ -130,14 +130,22 @@ def test_the_scripts_show_their_own_spelling(name: str) -> None:
     assert not {"data", "encoders", "tasks", "results", "out", "seed-"} & shown
 
 
-def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Parser(prog="histobench power")
-    COMMANDS["power"].add_flags(parser)
-    for words, message in ((["--power", "1"], "above 0 and below 1"), ([], "required: --encoders")):
-        with pytest.raises(SystemExit):
-            parser.parse_args(words)
-        (line,) = capsys.readouterr().err.splitlines()
-        assert message in line
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("power", ["--power", "1"], "above 0 and below 1"),
+        ("evaluate", [], "required: --tasks, --train, --test"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(
+    capsys: pytest.CaptureFixture[str], command: str, words: list[str], message: str
+) -> None:
+    parser = Parser(prog=f"histobench {command}")
+    COMMANDS[command].add_flags(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_a_run_takes_models_of_this_process(tmp_path: Path) -> None:

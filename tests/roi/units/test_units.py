@@ -10,11 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
-<<<<<<< HEAD
-=======
 import time
-from collections import Counter
->>>>>>> cluster
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

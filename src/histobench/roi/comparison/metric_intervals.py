@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 METHOD = "wilson-t"
 NO_CALIBRATION_INTERVAL = (
-    "no interval: calibration errors are biased upward, and no known method gives intervals with 95% coverage"
+    "no interval: calibration errors are biased upward, and no known method gives reliable intervals"
 )
 
 
