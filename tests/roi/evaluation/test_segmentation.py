@@ -355,7 +355,7 @@ def test_from_the_command_with_intervals_references_and_comparison(
     # Resized and cropped images would not fit their masks: tiles have the size of the crop instead.
     one, other = (_counts(results, name) for name in ("Colors", "Cropped"))
     assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
-    assert (one["random:pixels:gland"] != one["predicted:pixels:gland"]).any()  # another network
+    assert (one["predicted:random:pixels:gland"] != one["predicted:pixels:gland"]).any()  # another network
     assert one["true:gland"].sum() + one["true:background"].sum() == 10 * 24 * 39  # no border is dropped
     for work in ("compare", "choose"):
         assert main([work, str(results), "--task", "Segmentation"]) == 0
