@@ -610,7 +610,7 @@ class Benchmark:
         encoder : str, optional
             The encoder (default: the only one).
         task : str, optional
-            The task, in any case (default: Linear-Probe if there is one, else the first).
+            The task, in any case (default: Linear-Probe if there is one, else the first; Fine-tune last).
         dataset, setting, preset : str, optional
             Needed where several runs fit; the error names the choices.
 
@@ -619,15 +619,14 @@ class Benchmark:
         StoredRun
         """
         from histobench.roi.comparison.selection import having
-        from histobench.roi.task_catalogue import LINEAR_PROBE
+        from histobench.roi.task_catalogue import main_task
 
         if encoder is None and len(self.encoders) != 1:
             raise HistobenchError(f"encoder: choose one of {', '.join(self.encoders)}")
         encoder = self.encoders[0] if encoder is None else checked(str, encoder, "encoder")
         fitting = having(self.runs, "encoder", encoder)
-        tasks = [run.task for run in fitting]
-        task = task or (LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0])
-        fitting = having(fitting, "task", checked(str, task, "task"))
+        task = checked(str, task, "task") if task else main_task(run.task for run in fitting)
+        fitting = having(fitting, "task", task)
         for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
             fitting = having(fitting, what, wanted)
         if len(fitting) > 1:

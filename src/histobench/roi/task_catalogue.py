@@ -6,6 +6,7 @@ of the methods section all follow from here. What runs a task is in `evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -155,6 +156,15 @@ def canonical_task(name: str) -> str:
         if task.lower() == name.lower():
             return task
     raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
+
+
+def main_task(tasks: Iterable[str]) -> str:
+    """The task that is shown where none is named: linear probing, else the first one of frozen encoders.
+
+    >>> main_task(["KNN", "Linear-Probe"]), main_task(["Fine-tune", "Segmentation"])
+    ('Linear-Probe', 'Segmentation')
+    """
+    return min(tasks, key=lambda task: (task != LINEAR_PROBE, task == FINE_TUNE))
 
 
 def a_target(kind: str) -> str:

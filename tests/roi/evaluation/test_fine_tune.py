@@ -16,6 +16,7 @@ from histobench.cli.main import main
 from histobench.report.site import build_site
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.ranking_shift import ranking_shifts
+from histobench.roi.comparison.selection import select_runs
 from histobench.roi.data.demo_masks import draw_mask_tiles
 from histobench.roi.encoders.lora import add_lora
 from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
@@ -309,6 +310,7 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
         assert np.array_equal(found.truth, runs["linear"].target_predictions.truth)
         each = found.predicted.reshape(n, -1, 2, c)  # the first training, three references, two trainings
         assert each.shape[1] == 6
+        assert not np.array_equal(each[:, 1], each[:, 0])  # random weights are another network
         dice = [_slow_dice(each[:, k, 0], each[:, k, 1], found.truth) for k in range(6)]
         assert run.metrics["dice"] == pytest.approx(np.mean([dice[0], dice[4], dice[5]]))
         for reference, value in zip(("random", "color", "ceiling"), dice[1:4], strict=True):
@@ -325,6 +327,7 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
     said = " ".join(capsys.readouterr().out.split())
     assert "dice of the frozen and the fine-tuned networks" in said
     assert "random weights" in said
+    assert select_runs(list(runs.values())) == [runs["linear"]]  # where no task is named
     (shift,) = ranking_shifts(list(runs.values()), CompareOptions())
     assert shift.shifts[0].difference == pytest.approx(
         runs["lora-tokens"].metrics["dice"] - runs["frozen-tokens"].metrics["dice"]

@@ -240,6 +240,16 @@ def test_a_mask_with_channels_is_refused(tmp_path: Path) -> None:
         read_mask(tmp_path / "m.npy", CODES)
 
 
+def test_a_mask_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Image and mask are cut into six tiles each: without a check, border pixels would not count."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    data = _write_set(tmp_path)
+    path = tmp_path / "masks" / "p3_7.png"
+    Image.fromarray(np.array(Image.open(path))[:-2]).save(path)
+    with pytest.raises(HistobenchError, match=r"p3_7\.png: the mask has 40 x 22 pixels, the image 40 x 24"):
+        hb.run(data, f"Colors={tmp_path}/own.py:Colors", tasks="Segmentation", results=tmp_path / "r")
+
+
 def test_ids_of_classes_do_not_depend_on_codes_and_background_is_first() -> None:
     assert classes_of(((3, "tumor"), (255, "ignore"), (0, "other"), (9, "Background"))) == (
         *("Background", "tumor", "other"),
@@ -345,6 +355,7 @@ def test_from_the_command_with_intervals_references_and_comparison(
     # Resized and cropped images would not fit their masks: tiles have the size of the crop instead.
     one, other = (_counts(results, name) for name in ("Colors", "Cropped"))
     assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
+    assert (one["predicted:random:pixels:gland"] != one["predicted:pixels:gland"]).any()  # another network
     assert one["true:gland"].sum() + one["true:background"].sum() == 10 * 24 * 39  # no border is dropped
     for work in ("compare", "choose"):
         assert main([work, str(results), "--task", "Segmentation"]) == 0
@@ -363,20 +374,37 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     data = _write_set(tmp_path, by_folders=True)
-    encoder = f"Colors={tmp_path}/own.py:Colors"
     loaded = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
     assert not check_dataset(images_of(loaded)).errors
-    first = hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "a")
-    assert first.to_frame().query("metric == 'dice' and setting == 'linear'")["value"].item() > 0.75
-    for path in (data / "masks" / "test").iterdir():  # other truth on test images alone
+
+    def trained(name: str, **options: Any) -> tuple[Any, dict[str, Any], float]:
+        """Predicted pixels of each image, how the rate was chosen, and Dice."""
+        encoder, results = f"Colors={tmp_path}/own.py:Colors", tmp_path / name
+        dataset = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
+        hb.run(dataset, encoder, tasks="Segmentation", results=results, head_steps=100, **options)
+        stored = json.loads(next(results.rglob("Segmentation_linear_complete_results.json")).read_text())
+        chosen = {key: stored["additional_info"][key] for key in ("learning_rate", "dice_chosen_on")}
+        return _counts(results, "Colors")["predicted:pixels:gland"], chosen, stored["metrics"]["dice"]
+
+    first, chosen, dice = trained("a")
+    assert dice > 0.75
+    assert chosen["learning_rate"] == 1e-2  # what learns most is best where truth is right
+    for path in (data / "masks" / "test").iterdir():  # the contrary is true on test images alone
         mask = np.array(Image.open(path))
-        Image.fromarray(np.where(mask == 2, 0, mask)).save(path)
-    hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "b")
-    hb.run(loaded, encoder, tasks="Segmentation", results=tmp_path / "c", token_store=0)
-    one, other, again = (_counts(tmp_path / name, "Colors") for name in "abc")
-    # Where truth was not touched, the prediction is the same.
-    assert (one["predicted:pixels:gland"] == other["predicted:pixels:gland"]).all()
-    assert np.abs(other["predicted:pixels:gland"] - again["predicted:pixels:gland"]).max() < 40
+        Image.fromarray(np.where(mask == 9, mask, 2 - mask)).save(path)
+    other, chosen_again, dice = trained("b")
+    assert dice < 0.25
+    assert chosen_again == chosen
+    assert (first == other).all()
+    again, *_ = trained("c", token_store=0)
+    assert np.abs(other - again).max() < 40
+    for number in range(15, 20):  # other pixels in half of the test images
+        path = data / "images" / "test" / f"p{number // 2}_{number}.png"
+        Image.fromarray(255 - np.array(Image.open(path))).save(path)
+    other, chosen_again, _ = trained("d")
+    assert chosen_again == chosen
+    assert (first == other)[:5].all()
+    assert (first != other)[5:].any()
 
 
 def test_neighbors_do_not_learn_from_validation_images(

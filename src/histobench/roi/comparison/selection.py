@@ -12,11 +12,11 @@ from histobench.roi.task_catalogue import (
     ADAPTED,
     FINE_TUNE,
     LINEAR,
-    LINEAR_PROBE,
     MASK,
     OF_TOKENS,
     TARGETS,
     WITH_METHODS,
+    main_task,
 )
 
 #: What is compared of a task with several settings where none is named; Fine-tune has a control beside it.
@@ -38,12 +38,10 @@ def select_runs(
 ) -> list[StoredRun]:
     """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
 
-    Without a task it is the linear probe where there is one, otherwise the first task found; of Fine-tune
-    without a setting, the adapted network, and of Segmentation the linear readout.
+    Without a task it is the linear probe where there is one, otherwise the first task found, Fine-tune last;
+    of Fine-tune without a setting, the adapted network, and of Segmentation the linear readout.
     """
-    tasks = list(dict.fromkeys(run.task for run in runs))
-    if task is None:
-        task = LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0]
+    task = task or main_task(run.task for run in runs)
     chosen = having(runs, "task", task)
     chosen = having(chosen, "dataset", dataset)
     chosen = having(chosen, "preset", preset)

@@ -46,7 +46,7 @@ from histobench.roi.plan.plan_outcome import (
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import LINEAR_PROBE, ROBUSTNESS, task_place
+from histobench.roi.task_catalogue import ROBUSTNESS, main_task, task_place
 from histobench.roi.units.roi_run import EVALUATED
 from histobench.work.run_folder import RunFolder
 
@@ -256,9 +256,9 @@ def overviews(
 def answer_of_run(
     comparisons: Sequence[Comparison], over_splits: Sequence[SplitTable], wanted: Wanted
 ) -> str:
-    """The answer by the main task: Linear-Probe where there is one, as in `choose`, else the first."""
+    """The answer by the main task, as in `choose`."""
     tasks = [each.task for each in comparisons]
-    main = next((each for each in comparisons if each.task == LINEAR_PROBE), next(iter(comparisons), None))
+    main = comparisons[tasks.index(main_task(tasks))] if tasks else None
     tables = () if main is None else main.tables
     shown = [table for table in tables if _in(table.dataset, wanted.datasets)]
     if main is None or all(sum(wanted.has_encoder(e.name) for e in table.entries) < 2 for table in shown):
