@@ -69,10 +69,15 @@ def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: 
     # The agent follows a tool that is always right with a chance of 0.7, and is wrong otherwise.
     final = np.where(generator.random(400) < 0.7, 0, 1)
     plays = {("coin", "strong"): plays_of(final, np.zeros(400, dtype=np.int64))}
-    estimate = plan_cases(StudyFindings(large, plays), "coin", delta=0.1).contrasts[0].estimate
+    findings = StudyFindings(large, plays)
+    plan = plan_cases(findings, "coin", delta=0.1).contrasts[0]
+    comparison = findings.comparisons("coin")[plan.name]
+    estimate = plan.estimate
     assert estimate is not None
+    assert comparison is not None
     share = float((plays["coin", "strong"].final == 0).mean())
-    spread = np.sqrt(share * (1 - share))
+    # The plan allows for what 400 cases did not show, as the comparison does.
+    spread = np.sqrt(share * (1 - share) + 400 * comparison.unseen_move**2)
     effect = 0.1 / spread
     sizes = np.arange(20, 2000)
     power = 1 - stats.nct.cdf(stats.t.ppf(0.975, sizes - 1), sizes - 1, effect * np.sqrt(sizes))
