@@ -33,6 +33,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return _LINK.sub(outside, markdown).replace(".ipynb)", ".md)")  # notebooks are pages here
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Called for every page: a flag or a name is not broken at its hyphens."""
+    html = re.sub(r"(?<=>)--[a-z][\w-]+", r'<span class="word">\g<0></span>', html)
+    return re.sub(r"<code>(?=[\w.-]{1,26}</code>)", '<code class="word">', html)
+
+
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:
     """Called once: add the pages that are made from the code."""
     from mkdocs.structure.files import File

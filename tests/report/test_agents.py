@@ -54,9 +54,10 @@ def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
 
 def test_the_methods_name_the_interval_that_was_computed(results: Path) -> None:
     runs, _ = find_agent_runs(results)
-    interval = rate_interval(runs[0].outcomes)
-    assert interval.low is not None
-    assert f"success rates are those of {interval.method}" in agents_paragraph(runs)
+    assert "success rates over tasks are exact (Clopper and Pearson);" in agents_paragraph(runs)
+    again = [replace(run, outcomes=[*run.outcomes, *run.outcomes]) for run in runs]
+    assert rate_interval(again[0].outcomes).low is not None
+    assert "success rates over tasks are from Student's t on Wilson's scale;" in agents_paragraph(again)
 
 
 def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(

@@ -345,7 +345,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         />
       </header>
       <div class="scroll">
-        <table class="plain">
+        <table class="plain contrasts">
           <thead>
             <tr>
               <th scope="col">Contrast</th>

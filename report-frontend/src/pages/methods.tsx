@@ -32,8 +32,8 @@ export function MethodsPage({ site }: { site: Site }) {
         {site.agents.length > 0 && (
           <>
             <p>
-              <strong>Agents.</strong> An agent may act a limited number of times: run code, or propose an answer. Success is the share of tasks solved in that many turns. Its 95% interval is over tasks (Korn and
-              Graubard); repeated plays of one task count as one unit. It covers other tasks of the same kind, not other wordings of the prompt.
+              <strong>Agents.</strong> An agent may act a limited number of times: run code, or propose an answer. Success is the share of tasks solved in that many turns. Its 95% interval is over tasks: exact (Clopper and
+              Pearson) where every task was played once, otherwise Student’s t on Wilson’s scale, where all plays of a task are one unit. It covers other tasks of the same kind, not other wordings of the prompt.
             </p>
             <p>
               <strong>Gain from feedback.</strong> Success with an expert’s feedback minus success without, on the tasks that both runs have. Feedback helps where the interval is above zero; there is no correction for the number of
@@ -123,7 +123,7 @@ function Encoders({ site }: { site: Site }) {
         />
       </header>
       <div class="scroll">
-        <table class="plain">
+        <table class="plain long">
           <thead>
             <tr>
               <th scope="col">Encoder</th>
@@ -180,7 +180,7 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
         <TableDownloads table={() => ({ name: "runs", caption: "Every run, with the command that makes it again.", header: [...header, "command"], rows: found.map((run) => [...cells(run), command(run)]) })} />
       </header>
       <div class="scroll">
-        <table class="plain">
+        <table class="plain long">
           <thead>
             <tr>
               {header.map((label) => (

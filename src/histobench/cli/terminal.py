@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -293,7 +294,8 @@ def _value(cell: OverviewCell | None) -> str:
 
 def print_answer(text: str, console: Console) -> None:
     """Print which encoders may be the best."""
-    console.print(f"Answer: {text}", style="bold", soft_wrap=False)
+    lines = textwrap.wrap(f"Answer: {text}", console.width, break_long_words=False, break_on_hyphens=False)
+    console.print("\n".join(lines), style="bold")
 
 
 # What is shown while something takes long.

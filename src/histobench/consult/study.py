@@ -424,7 +424,7 @@ class RegisteredContrast:
         """For tables.
 
         >>> RegisteredContrast("sure", "u_wrong", "sure", "unsure").words
-        'u_wrong: sure minus unsure'
+        'over-reliance (u_wrong): sure minus unsure'
         """
         measure = MEASURED[self.measure]
         late = " (last quarter)" if self.arm.startswith("sequence") else ""
@@ -446,9 +446,9 @@ class RegisteredContrast:
 MEASURED = {
     "final": "accuracy",
     "over_tool": "final answer minus tool",
-    "u_right": "u_right",
-    "u_wrong": "u_wrong",
-    "discrimination": "J",
+    "u_right": "following the tool when it is right (u_right)",
+    "u_wrong": "over-reliance (u_wrong)",
+    "discrimination": "telling right from wrong (J)",
 }
 #: Those of the protocol.
 DEFAULT_CONTRASTS = (

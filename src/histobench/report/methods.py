@@ -8,7 +8,7 @@ from typing import Any
 
 from histobench.consult.findings import is_policy
 from histobench.core.version import __version__
-from histobench.mint.results.uncertainty import rate_interval
+from histobench.mint.results.uncertainty import EXACT, METHOD, rate_interval
 from histobench.report.agents import AgentRun
 from histobench.report.consult_page import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
@@ -247,6 +247,9 @@ def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
     )
 
 
+_RATES = {EXACT: "exact (Clopper and Pearson)", METHOD: "from Student's t on Wilson's scale"}
+
+
 def agents_paragraph(agents: Sequence[AgentRun]) -> str:
     if not agents:
         return ""
@@ -255,14 +258,14 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
     tasks = {outcome.key for run in agents for outcome in run.outcomes}
     budgets = sorted({run.k for run in agents})
     experts = _distinct(run.feedback_model for run in agents if run.feedback)
-    methods = sorted({rate_interval(run.outcomes).method for run in agents})
+    methods = sorted({_RATES[rate_interval(run.outcomes).method] for run in agents})
     return _joined(
         f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
         f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "
         f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
         f"histobench {__version__}.",
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
-        f"95% confidence intervals of success rates are those of {_and(methods)}"
+        f"95% confidence intervals of success rates over tasks are {_and(methods)}"
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
     )
 

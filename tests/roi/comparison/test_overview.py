@@ -69,6 +69,7 @@ def test_three_encoders_and_five_tasks_fit_on_one_screen(results: Path) -> None:
     assert "150 test images of 30 groups" in text
     assert "not for the 5 tasks" in text
     assert lines[-1].startswith("Next: histobench report ")
+    assert all(line == line.rstrip() for line in lines[text[: text.index("Answer: ")].count("\n") :])
     said = " ".join(text.split())
     assert re.search(
         r"Answer: On Colon \(Linear-Probe, balanced accuracy; 150 test images of 30 patients or slides\), "

@@ -141,6 +141,10 @@ def test_the_patients_of_a_rare_class_are_spread_over_all_splits(
     dataset = RoiDataset("tissue", ("common", "rare"), splits)
     counts = "/".join(str(len(groups)) for groups in of_class.values())
     assert split_words(dataset).endswith(f"groups; classes with few: rare {counts}")
+    alone = {split: images_of([(0, None)]) for split in splits}
+    assert split_words(RoiDataset("tissue", ("common",), alone)).endswith(
+        "at random, as no patients or slides are known"
+    )
 
 
 def test_the_seed_chooses_and_repeats() -> None:

@@ -118,12 +118,14 @@ def _taken(images: Sequence[RoiImage], rows: NDArray[np.int64]) -> Sequence[RoiI
 def split_words(dataset: RoiDataset) -> str:
     """One line on how groups were divided: how many each split has, also of the classes with few.
 
-    Empty where images have no groups.
+    Empty where only some images have groups.
     """
     groups = {
         split: {(image.group, image.label) for image in images if image.group is not None}
         for split, images in dataset.splits.items()
     }
+    if not any(groups.values()):
+        return "images were split at random, as no patients or slides are known"
     if not all(groups.values()):
         return ""
     sizes = {split: len({group for group, _ in found}) for split, found in groups.items()}
