@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["KNN", "LinearProbe", "Prototype", "SimpleShot"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
     """What the four share: validation of inputs, labels of any kind, probabilities to predictions."""
 

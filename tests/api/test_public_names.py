@@ -206,6 +206,7 @@ def test_robustness_from_python_is_that_of_the_command_line(
 def test_every_public_name_has_an_example(space: Any) -> None:
     """`tests/test_docstring_examples.py` runs them."""
     values = {name: getattr(space, name) for name in space.__all__}
+    assert dir(space) == sorted(space.__all__)  # what tab completion offers
     names = [name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)]
     assert [name for name in names if ">>> " not in (inspect.getdoc(values[name]) or "")] == []
 

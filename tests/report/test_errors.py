@@ -30,6 +30,7 @@ def places(tmp_path: Path, results: Path) -> dict[str, str]:
     ("command", "told"),
     [
         ("report {nowhere}", "no results folder at .*nowhere; `histobench run`"),
+        ("report {results}x", "no results folder at .*; did you mean"),
         ("report {empty}", "no results in .*empty; `histobench run`"),
         ("report {other}", "no results in .*other; `histobench run`"),
         ("report {file}", "file is a file; give the folder"),

@@ -221,7 +221,7 @@ def similarity(
 
 
 def choose(
-    results: str | Path,
+    results: Benchmark | str | Path,
     *,
     license: Literal["any", "commercial", "commercial-or-unclear"] = "any",
     max_params: int | None = None,
@@ -236,8 +236,8 @@ def choose(
 
     Parameters
     ----------
-    results : str or Path
-        A results folder.
+    results : Benchmark, str or Path
+        What `run`, `evaluate` or `open_results` returned, or a results folder.
     license : {"any", "commercial", "commercial-or-unclear"}, default "any"
         Commercial: only licenses that clearly allow commercial use.
     max_params : int, optional
@@ -275,7 +275,8 @@ def choose(
     from histobench.roi.comparison.choice import choose as chosen
     from histobench.roi.result_options import ChooseOptions
 
-    return chosen(checked(Path, results, "results"), from_values(ChooseOptions, given))
+    folder = results.folder if isinstance(results, Benchmark) else checked(Path, results, "results")
+    return chosen(folder, from_values(ChooseOptions, given))
 
 
 def _encoder_names(encoders: Any) -> list[str]:

@@ -54,7 +54,7 @@ class RunFlags(EngineFlags):
         old=("--models",),
         metavar="NAME,...",
     )
-    results: str | None = option("results folder", default=None, default_text="./results")
+    results: str | None = option("results folder", default=None, default_text="./results", also=("-o",))
     dry_run: bool = option("print the data, the plan and its cost; compute nothing", default=False)
     verbose: bool = verbose_option("also print one ranked table per task with all notes")
     retry_failed: bool = option(

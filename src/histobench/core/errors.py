@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class HistobenchError(Exception):
@@ -76,3 +77,9 @@ def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -
     if len(names) <= 12:
         return f"known: {', '.join(names)}"
     return f"known: {', '.join(names[:12])}, ... ({len(names)} in all)"
+
+
+def nearest_folder(path: Path) -> str:
+    """`did_you_mean` for a folder that does not exist, from those beside it; empty if none is near."""
+    beside = [each.name for each in path.absolute().parent.glob("*") if each.is_dir()]
+    return did_you_mean(path.name, beside, all_if_none=False)

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, nearest_folder
 from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
 from histobench.report.board import Board, board_payload, split_payload, split_tables
@@ -172,7 +172,10 @@ def check_results_folder(results_dir: Path) -> None:
     if results_dir.is_file():
         raise HistobenchError(f"{results_dir} is a file; give the folder that the results are in")
     if not results_dir.is_dir():
-        raise HistobenchError(f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}")
+        near = nearest_folder(results_dir)
+        raise HistobenchError(
+            f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}{near and f'; {near}'}"
+        )
 
 
 def check_apart(out: Path, results_dir: Path) -> None:

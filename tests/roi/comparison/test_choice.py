@@ -59,7 +59,7 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_no_winner_is_named_where_the_data_do_not_name_one(close: Path) -> None:
-    choice = hb.choose(close, license="commercial")
+    choice = hb.choose(hb.open_results(close), license="commercial")
     assert choice.best == ("keep@elsewhere", "biomedclip@elsewhere") or choice.best == (
         "biomedclip@elsewhere",
         "keep@elsewhere",

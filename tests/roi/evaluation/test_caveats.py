@@ -12,11 +12,13 @@ import pytest
 from builders import feature_set
 from histobench.cli.evaluate import print_outcome
 from histobench.cli.main import main
+from histobench.roi.comparison.choice import run_command
 from histobench.roi.evaluation.caveats import caveats, site_caveats
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.reader import load_runs
 
 
 def features(labels: list[int], groups: list[str] | None = None, *, d: int = 16, seed: int = 0) -> FeatureSet:
@@ -51,6 +53,21 @@ def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     shown = capsys.readouterr().out
     assert shown.count("] (1)") == 4  # of balanced accuracy, and of accuracy that is tested instead
     assert f"(1) {said}" in shown
+
+
+def test_images_left_out_are_named_in_the_answer_files_and_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for d in (16, 24):
+        train, test = features(TRAIN, d=d), features([0, 1, 2] * 10, d=d, seed=1)
+        train.metadata["skipped"] = [{"image": "rare/7.png", "reason": "the image is damaged"}]
+        done = evaluate(EvaluationRequest(("KNN",), train, test, tmp_path / "all" / str(d)))
+    said = "1 image left out as unusable (rare/7.png: the image is damaged)"
+    assert all(said in row.caveats for row in done.rows)
+    assert main(["compare", str(tmp_path / "all")]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    (run, *_) = load_runs(tmp_path / "all")
+    assert "--on-bad-image skip" in run_command(tmp_path, "set", ["e16"], run)
 
 
 def _at_sites(labels: list[int], sites: list[str], **more: tuple[str, ...]) -> FeatureSet:

@@ -22,6 +22,8 @@ _MOST_COUNTED = 4
 REMEDY = "--splits 5x5"
 #: Ends the caveat of a result whose patients are on both sides of the split; answers repeat it.
 TOO_GOOD = "the results are likely too good"
+#: In the caveat of a result without the images that `on_bad_image` skip has passed over.
+LEFT_OUT = "left out as unusable"
 #: What groups are, in sentences.
 GROUPS = "patients or slides"
 Value = tuple[float, float | None, float | None]  # with the bounds of its interval

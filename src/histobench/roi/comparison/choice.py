@@ -11,7 +11,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note
-from histobench.roi.comparison.answer import Answer, Evidence, Value, answer, listed_names
+from histobench.roi.comparison.answer import LEFT_OUT, Answer, Evidence, Value, answer, listed_names
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.comparison.robustness_tables import robustness_tables
@@ -210,6 +210,7 @@ def run_command(
         "tasks": like.task,
         "presets": like.identity.preset,
         "splits": splits,
+        "on_bad_image": "skip" if any(LEFT_OUT in text for text in like.caveats) else "",
         "results": paths["results"],
     }
     words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]

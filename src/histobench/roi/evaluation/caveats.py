@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.comparison.answer import TOO_GOOD
+from histobench.roi.comparison.answer import LEFT_OUT, TOO_GOOD
 from histobench.roi.data.check import confounded, patients_in_names, single_group_classes
 from histobench.roi.data.sites import is_place
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
@@ -43,6 +43,17 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
 def origin_caveats(features: FeatureSet) -> tuple[str, ...]:
     """What is to be said of features whose encoder is outside the zoo."""
     return (UNCHECKED,) if is_unchecked(features.metadata.get("identity")) else ()
+
+
+def bad_image_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
+    """Which images have no features because they could not be read or found."""
+    bad = {each["image"]: each["reason"] for part in parts for each in part.metadata.get("skipped") or ()}
+    if not bad:
+        return ()
+    number = "1 image" if len(bad) == 1 else f"{len(bad):,} images"
+    name, reason = next(iter(bad.items()))
+    first = reason if name in reason else f"{name}: {reason}"
+    return (f"{number} {LEFT_OUT} ({'' if len(bad) == 1 else 'first: '}{first})",)
 
 
 def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.records import options_of
-from histobench.roi.evaluation.caveats import caveats, leaks, origin_caveats, site_caveats
+from histobench.roi.evaluation.caveats import bad_image_caveats, caveats, leaks, origin_caveats, site_caveats
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet, text_columns
 from histobench.roi.features.fingerprint import versions
@@ -162,6 +162,7 @@ class Context:
         """What is odd about the data and holds for every task's numbers."""
         return (
             *origin_caveats(self.request.test),
+            *bad_image_caveats(self.request.features),
             *self.leaks,
             *site_caveats(self.request.features),
             *caveats(self.request.test, self.classes),

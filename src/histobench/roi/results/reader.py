@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, nearest_folder
 from histobench.core.files import files_below, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.results.changed_data import changes_told
@@ -49,7 +49,8 @@ def _existing(results_dir: str | Path) -> Path:
     if folder.is_file():
         raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
     if not folder.is_dir():
-        raise HistobenchError(f"no results folder at {folder}")
+        hint = nearest_folder(folder)
+        raise HistobenchError(f"no results folder at {folder}{hint and f'; {hint}'}")
     return folder
 
 
