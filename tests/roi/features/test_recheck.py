@@ -41,6 +41,8 @@ class Secret(BasePatchEncoder):
         self.embed_dim = 6
 
     def forward(self, images):
+        if secret("NOISE"):
+            images = images + torch.randn_like(images)
         means = images.mean(dim=(2, 3))
         if secret("BRIGHT"):  # changes few images
             means = torch.where(means > float(secret("BRIGHT")), means + 1, means)
