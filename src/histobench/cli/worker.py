@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.extract import Lines
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
@@ -180,18 +179,30 @@ def _collect(folder: Any) -> int:
     return print_outcome(done, open_terminal()) and USER_ERROR
 
 
-class _LogLines(Lines):
+class _LogLines:
     """Progress as lines of a log; asked to stop, it does so at the next batch."""
 
-    stopped = False
+    def __init__(self) -> None:
+        self.stopped = False
 
     def stop(self) -> None:
         """At the next opportunity."""
         self.stopped = True
 
+    def begin(self, what: str, total: int) -> None:
+        """Say what is to be done."""
+        say(f"{what}: {total} images")
+
     def advance(self, count: int) -> None:
+        """Images are done; here a worker can come to an end."""
         from histobench.roi.units.unit_worker import WorkerStoppedError
 
         if self.stopped:
             raise WorkerStoppedError
-        super().advance(count)
+
+    def end(self) -> None:
+        """Nothing to add."""
+
+    def say(self, text: str) -> None:
+        """A line."""
+        say(text)
