@@ -344,9 +344,7 @@ def _print(plan: CasePlan) -> None:
         )
         detectable = f"{estimate.detectable:.3f}"
         rows.append({**row, "need": needed, "80 % range": f"{low}-{high}", "pilot shows": detectable})
-    print_table(rows, console)
-    for contrast in plan.contrasts:
-        console.print(f"{contrast.name}: {contrast.words}")
+    print_table(rows, console, notes=[f"{contrast.name}: {contrast.words}" for contrast in plan.contrasts])
     groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
     sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
