@@ -48,6 +48,15 @@ def test_a_damaged_archive_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_an_archive_cannot_write_beside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    with tarfile.open(tmp_path / ARCHIVE, "w:xz") as archive:
+        archive.addfile(tarfile.TarInfo("../out"))
+    with pytest.raises(HistobenchError, match=r"'\.\./out' leaves the folder"):
+        find_games(tmp_path)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_every_published_game_has_a_goal_and_an_expert(games: list[GameFile]) -> None:
     assert len(games) == len({game.id for game in games}) == 134
     assert {game.goal_type for game in games} == {"put", "clean", "heat", "cool", "examine", "puttwo"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text
+from histobench.core.files import read_plain_text, unpack_tar
 from histobench.core.folders import cache_dir
 
 LIST = "gamefile_id.txt"
@@ -106,8 +106,8 @@ def _unpacked(archive: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".alfworld-", dir=cache))
         try:
-            with tarfile.open(archive) as files:
-                files.extractall(temporary, filter="data")
+            with tarfile.open(archive) as tar:
+                unpack_tar(tar, temporary, archive.name)
             found = next(temporary.rglob(LIST), None)
             if found is None:
                 raise HistobenchError(f"{archive} holds no {LIST}")

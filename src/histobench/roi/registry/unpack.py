@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import unpack_tar
 from histobench.core.redaction import environment_without_keys
 
 #: What the readers of damaged archives raise.
@@ -76,17 +77,7 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
         else:
             source = io.BufferedReader(_Chain(archives), 1 << 20)
             with source, tarfile.open(fileobj=source, mode="r|*") as tar:
-                for member in tar:
-                    tar.members.clear()  # type: ignore[attr-defined]  # a million of them would fill the memory
-                    # By hand: the Python of Debian 12 has no `filter="data"`. Links are not made.
-                    data = tar.extractfile(member) if member.isreg() else None
-                    if data is not None:
-                        path = (staging / member.name).resolve()
-                        if not path.is_relative_to(staging.resolve()):
-                            raise HistobenchError(f"{archives[0].name}: {member.name!r} leaves the folder")
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                        with path.open("wb") as copy:
-                            shutil.copyfileobj(data, copy)
+                unpack_tar(tar, staging, archives[0].name)
         os.utime(staging)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(staging, target)
