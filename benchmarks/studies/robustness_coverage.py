@@ -176,8 +176,10 @@ def _protocols() -> dict[str, Any]:
     }
 
 
-def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> dict[str, Any]:
-    """Values of both encoders, and with `intervals` their bounds and the bounds of the difference."""
+def measured(
+    cell: Cell, seed: int, *, intervals: bool, parts: str = "all", encoders: int = 2
+) -> dict[str, Any]:
+    """Values of both encoders (or of one), and with `intervals` their bounds and those of the difference."""
     import torch
 
     from histobench.roi.evaluation.robustness_task import RobustnessOptions, protocols
@@ -186,6 +188,7 @@ def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> d
 
     torch.set_num_threads(1)
     features, label, site, patient = study(cell, seed)
+    features = features[:encoders]
     if not intervals:
         alone = [values_of(x, label, site, patient, parts) for x in features]
         return {name: {"values": [each[name] for each in alone]} for name in MEASURES if name in alone[0]}
@@ -207,7 +210,7 @@ def measured(cell: Cell, seed: int, *, intervals: bool, parts: str = "all") -> d
             "values": [each.value for each in both],
             "bounds": [(each.low, each.high) for each in both],
         }
-        if all(each.left_out is not None for each in both):
+        if encoders == 2 and all(each.left_out is not None for each in both):
             left = np.stack([each.left_out for each in both], axis=1)
             values = np.array([each.value for each in both])
             gap = differences(LeaveOneOut(("a", "b"), values, left))
@@ -221,11 +224,10 @@ def samples(place: int, draws: int, seed: int) -> Any:
     from histobench.statistics.intervals import Interval
 
     cell, first = CELLS[place], seed * 10**6
-    true = [
-        measured(cell, first + 500_000 + k, intervals=False, parts="neighbours") for k in range(2 * draws)
-    ]
+    one: dict[str, Any] = {"parts": "neighbours", "encoders": 1}
+    true = [measured(cell, first + 500_000 + k, intervals=False, **one) for k in range(2 * draws)]
     for k in range(draws):
-        for name, entry in measured(cell, first + k, intervals=True, parts="neighbours").items():
+        for name, entry in measured(cell, first + k, intervals=True, **one).items():
             known = [each[name]["values"][0] for each in true if each[name]["values"][0] is not None]
             if known and entry["values"][0] is not None:
                 yield name, entry["values"][0], Interval(*entry["bounds"][0]), float(np.mean(known))

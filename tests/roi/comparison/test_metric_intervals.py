@@ -98,19 +98,28 @@ def test_no_interval_has_no_width_even_where_nothing_is_wrong() -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.integers(0, 10**6), st.integers(12, 40), st.integers(4, 12), st.sampled_from([2, 3]), st.booleans())
+@given(
+    st.integers(0, 10**6), st.integers(12, 40), st.integers(4, 12), st.sampled_from([2, 3]), st.booleans(),
+    st.integers(1, 6),
+)  # fmt: skip
 def test_more_mistakes_do_not_narrow_an_interval(
-    seed: int, groups: int, size: int, c: int, grouped: bool
+    seed: int, groups: int, size: int, c: int, grouped: bool, bunch: int
 ) -> None:
-    """A better encoder has no wider interval than one with the same mistakes and some in further patients."""
+    """A better encoder has no wider interval than one with the same mistakes and more like them.
+
+    Mistakes come in bunches of one size: some in further patients, then one more in each of these patients.
+    """
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), size)
     labels = np.tile(np.arange(size) % c, groups)
-    order = rng.permutation(groups) * size + rng.integers(0, size)
-    widths: dict[str, list[float]] = {"accuracy": [], "balanced_accuracy": []}
-    for count in sorted(rng.integers(0, groups // 2, 3)):
-        predicted = labels.copy()
-        predicted[order[:count]] = (predicted[order[:count]] + 1) % c
+    patients, first, bunch = rng.permutation(groups), rng.integers(0, size), min(bunch, size // 2)
+    widths: dict[str, list[float]] = {"accuracy": [], "balanced_accuracy": [], "f1_score": []}
+    counts = sorted(rng.integers(0, groups // 2, 3))
+    for count, together in [*((count, bunch) for count in counts), (counts[-1], bunch + 1)]:
+        predicted = labels.copy().reshape(groups, size)
+        images = (first + np.arange(together)) % size
+        predicted[np.ix_(patients[:count], images)] += 1
+        predicted = predicted.ravel() % c
         p = np.where(np.eye(c)[predicted] == 1, 0.9, 0.1 / max(c - 1, 1))
         names = tuple(map(str, range(len(group))))
         of_image = tuple(map(str, group)) if grouped else None

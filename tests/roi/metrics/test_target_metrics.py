@@ -166,6 +166,18 @@ def test_a_rare_label_has_no_interval() -> None:
     assert table.intervals("micro_auroc")["a"].low is not None
 
 
+def test_a_precision_is_known_no_better_than_its_few_positives_allow() -> None:
+    truth = np.zeros((80, 1))
+    truth[:6] = 1
+    names = tuple(map(str, range(80)))
+    said = np.linspace(1.0, 0.0, 80)[:, None]
+    table = TargetTable.of({"a": TargetPredictions("multilabel", ("EGFR",), truth, ("EGFR",), said, names)})
+    found = {name: table.intervals(name)["a"].low for name in ("auprc@0", "macro_ap", "auroc@0")}
+    at_most = 3 * 6 / (3 * 6 + 1.96**2)  # Wilson's bound of 18 of 18
+    assert found["auprc@0"] < at_most
+    assert found["macro_ap"] < at_most < found["auroc@0"]
+
+
 def test_too_few_groups_have_no_interval() -> None:
     truth, said = numbers(12)
     table = TargetTable.of({"a": predictions(truth, said, groups=tuple("aaabbbcccddd"))})

@@ -25,7 +25,7 @@ from histobench.roi.task_catalogue import CLASS
 from histobench.statistics.intervals import Interval
 
 #: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
-RULES = 7
+RULES = 8
 
 
 def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str, Any]:

@@ -18,17 +18,18 @@ from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.formulas import PerImage, label_metrics_of
 from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions, TargetPredictions
-from histobench.statistics.jackknife import UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
+from histobench.statistics.jackknife import TURNING_PART, UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
 
 #: An image of an unseen bunch ranks this many standard deviations of its side down, or as the worst seen.
-_UNLIKE, _UNLIKE_PRECISION = 2.4, 3.2
+_UNLIKE = 2.0
 #: Where every pair was ranked right it still ranks this many images down, of the geometric mean of the sides:
 #: seven positive images without a mistake say little about the eighth.
 _UNSEEN_RANK = 1.0
 #: The correlation of unseen ranks within a unit.
-_RANKS_ALIKE = 0.14
-#: An area compares pairs: it may be known as well as a share of so many times as many images.
-PAIRS_WORTH = 2.5
+_RANKS_ALIKE = 0.1
+#: An area compares pairs: it may be known as well as a share of so many times as many images (for average
+#: precision as many positive ones, as it is their mean).
+PAIRS_WORTH = 3.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -53,23 +54,22 @@ class UnseenMoves:
         name, label = parts_of(metric)
         facts = metric_of(name)
         moved, pairs = None, 1.0
+        among = list(range(units.n_columns)) if label is None else [label]  # classes whose images count
         if facts.kind == "labels":
             unseen = self._label_moves(name, label)
         elif facts.kind in ("auroc", "auprc"):
-            every = list(range(units.n_columns)) if units.n_columns != 2 else [1]
-            columns = every if label is None else [label]
+            columns = [1] if label is None and units.n_columns == 2 else among
             unseen = np.concatenate([self._area_moves(k, facts.kind) for k in columns]) / len(columns)
-            if facts.kind == "auroc":
-                moved, pairs = after_moves(found, unseen), PAIRS_WORTH
+            moved, pairs = after_moves(found, unseen), PAIRS_WORTH
+            among = among if facts.kind == "auroc" else columns
         elif facts.kind == "loss":
             unseen = self._loss_moves(name)
         else:
             unseen = np.zeros((1, len(self.runs)))
-        among = len(units.labels) if label is None else int(units.class_sizes[label])
         # With two classes every area is that of class 1, whatever it is called.
         by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
         freedom = units.freedom(by_class=not by_size, label=label)
-        size = max(among, 1) * pairs
+        size = pairs * max(int(units.class_sizes[among].sum()), 1)
         grouped = units.group_of is not None
         return replace(found, unseen=unseen, size=size, freedom=freedom, grouped=grouped, moved=moved)
 
@@ -117,7 +117,7 @@ class UnseenMoves:
         return turning(by_unit.astype(np.float64), np.bincount(unit_of).astype(np.float64))
 
     def _area_moves(self, k: int, kind: str) -> Floats:
-        """Moves [2, m] of the area of one class."""
+        """Moves [1, m] of the area of one class."""
         if (k, kind) not in self._areas:
             scores = [np.nan_to_num(run.probabilities[:, [k]], nan=-1.0) for run in self.runs]
             truth = self.units.labels[:, None] == k
@@ -160,38 +160,38 @@ def _label_values(name: str, label: int | None, confusions: Floats) -> Floats:
 def area_moves(
     truth: NDArray[np.bool_], scores: Sequence[Floats], unit_of: Ints, *, precision: bool = False
 ) -> Floats:
-    """Moves [2 x problems, m] of the mean area over problems: truth [n, problems], scores [n, problems] each.
+    """Moves [problems, m] of the mean area over problems: truth [n, problems], scores [n, problems] each.
 
-    `precision` is for average precision, where a bunch of the others at the top costs every positive below.
+    A bunch of either side moves at once. `precision` is for average precision, where a bunch of the others at
+    the top costs every positive below.
     """
     problems = truth.shape[1]
-    moves = np.zeros((2 * problems, len(scores)))
+    moves = np.zeros((problems, len(scores)))
     for p in range(problems):
         sides = truth[:, p], ~truth[:, p]
         sizes = [int(side.sum()) for side in sides]
         if min(sizes) == 0:
             continue
         share = [
-            bunch(np.bincount(unit_of[side]), _RANKS_ALIKE) / size
+            TURNING_PART * bunch(np.bincount(unit_of[side]), _RANKS_ALIKE) / size
             for side, size in zip(sides, sizes, strict=True)
         ]
         for m, score in enumerate(scores):
             column = score[:, p]
             positive, negative = column[sides[0]], column[sides[1]]
-            unlike = (_UNLIKE_PRECISION if precision else _UNLIKE) * _rank_spread(positive, negative)
+            unlike = _UNLIKE * _rank_spread(positive, negative)
             for place, (own, other) in enumerate(((positive, negative), (-negative, -positive))):
                 worst = own.min()
                 beaten = float((other > worst).mean() + (other == worst).mean() / 2)
                 rank = min(max(beaten, unlike, _UNSEEN_RANK / (len(own) * len(other)) ** 0.5), 1.0)
                 if precision and place == 1:
-                    rank *= 0.7 * np.log(1 + sizes[0]) * sizes[1] / sizes[0]
-                move = min(share[place] * min(rank, sizes[1 - place]), 0.5) / problems
-                moves[2 * p + place, m] = -move / UNSEEN_BUNCHES**0.5  # one bunch of each side
-    return moves
+                    rank = min(rank * np.log(1 + sizes[0]) * sizes[1] / sizes[0], sizes[0])
+                moves[p, m] -= min(share[place] * rank, 0.5) / problems
+    return moves / UNSEEN_BUNCHES**0.5  # one bunch of either side
 
 
 def after_moves(found: LeaveOneOut, unseen: Floats) -> Floats:
-    """Areas [m] after one bunch of each side has moved."""
+    """Areas [m] after one bunch of either side has moved."""
     return np.asarray(found.values + UNSEEN_BUNCHES**0.5 * unseen.sum(axis=0))
 
 
@@ -217,9 +217,8 @@ def with_target_moves(
         scores = [run.predicted[:, columns][:, both] for run in runs]
         precision = metric_of(name).kind == "auprc" or name.endswith("_ap")
         moves = area_moves(truth[:, both], scores, units.unit_of, precision=precision)
-        if precision:
-            return replace(found, unseen=moves)
-        return replace(found, unseen=moves, size=found.size * PAIRS_WORTH, moved=after_moves(found, moves))
+        size = PAIRS_WORTH * (float(truth[:, both].sum()) if precision else found.size)
+        return replace(found, unseen=moves, size=max(size, 1.0), moved=after_moves(found, moves))
     worst = np.abs(found.influences).max(axis=0)[None] / UNSEEN_BUNCHES**0.5
     least = bunch(np.bincount(units.unit_of)) / len(units.labels)
     sign = 1.0 if metric_of(name).lower_is_better else -1.0
