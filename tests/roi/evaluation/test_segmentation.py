@@ -63,6 +63,7 @@ class Colors(BasePatchEncoder):
         return images.mean(dim=(2, 3))
 
     def patch_tokens(self, images):
+        assert len(images)  # vision transformers cannot work on no image
         return self.mix(images)
 
 

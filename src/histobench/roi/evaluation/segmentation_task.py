@@ -114,7 +114,8 @@ def _read_out(
     share = min(1.0, BANK / (len(near) * math.prod(grid)))
     drawn = Drawn(share, np.random.default_rng([request.seed, 1]))
     moments = survey(stored, parts.fit, tiles.masks, tiles.batch, drawn)
-    survey(encode, np.setdiff1d(near, parts.fit), tiles.masks, tiles.batch, drawn)
+    if len(rest := np.setdiff1d(near, parts.fit)):
+        survey(encode, rest, tiles.masks, tiles.batch, drawn)
     steps = math.ceil(len(parts.fit) / BATCH)
     epochs = max(EPOCHS, math.ceil(request.options.head_steps / steps))
     trainer = Trainer(stored, tiles.masks, *moments, epochs, BATCH, tiles.batch)
