@@ -62,7 +62,7 @@ def _trainers(
     encode = on_device(encoder, pixels, device="cpu", precision="fp32")
     frozen = features_of(encode, torch.arange(len(pixels)))
     moments = frozen[rows].mean(dim=0), frozen[rows].std(dim=0, correction=0)
-    goal = Labels(torch.from_numpy(labels), 2)
+    goal = Labels(torch.from_numpy(labels), ("a", "b"))
     control = Trainer(frozen.__getitem__, goal, *moments, options.tune_epochs, options.tune_batch_size)
     return control, replace(control, encode=encode, lora=lora)
 
@@ -183,14 +183,14 @@ def _context(tmp_path: Path, table: Path, encoder: str) -> ImageContext:
 
 def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    parts, info, _ = context.parts()
-    groups = [image.group for image in context.images("train")]
+    parts, info = context.parts(), context.info
+    groups = [image.group for image in context.asked.data.splits["train"]]
     assert len(parts.held_out) > 0
     assert not {groups[row] for row in parts.fit} & {groups[row] for row in parts.held_out}
     assert sorted([*parts.fit, *parts.held_out]) == list(parts.train) == list(range(24))
     assert list(parts.test) == list(range(24, 40))
     assert info["chosen_by"] == "group"
-    parts, info, _ = _context(tmp_path, _write(tmp_path, val=True), own).parts()
+    parts = _context(tmp_path, _write(tmp_path, val=True), own).parts()
     assert list(parts.fit) == list(parts.train) == list(range(24))
     assert list(parts.held_out) == list(range(24, 28))
 

@@ -245,9 +245,11 @@ def test_a_mask_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.M
     """Image and mask are cut into six tiles each: without a check, border pixels would not count."""
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     data = _write_set(tmp_path)
-    path = tmp_path / "masks" / "p3_7.png"
-    Image.fromarray(np.array(Image.open(path))[:-2]).save(path)
-    with pytest.raises(HistobenchError, match=r"p3_7\.png: the mask has 40 x 22 pixels, the image 40 x 24"):
+    for name in ("p3_7", "p4_8"):  # both are named
+        path = tmp_path / "masks" / f"{name}.png"
+        Image.fromarray(np.array(Image.open(path))[:-2]).save(path)
+    size = "the mask has 40 x 22 pixels, the image 40 x 24"
+    with pytest.raises(HistobenchError, match=rf"(?s)p3_7\.png: {size}.*p4_8\.png: {size}"):
         hb.run(data, f"Colors={tmp_path}/own.py:Colors", tasks="Segmentation", results=tmp_path / "r")
 
 
@@ -453,5 +455,8 @@ def test_unreadable_images_are_listed_or_left_out(
     said = capsys.readouterr().out
     assert "p0_0.png" in said
     assert "p9_19.png" in said
-    assert main([*command, "--on-bad-image", "skip"]) == 0
+    assert main([*command, "--on-bad-image", "skip", "--head-steps", "7"]) == 0
     assert len(_counts(results, "Colors")) == 9
+    stored = json.loads(next(results.rglob("Segmentation_linear_complete_results.json")).read_text())
+    assert stored["additional_info"]["options"] == {"--head-steps": "7"}
+    assert stored["additional_info"]["caveats"][0].startswith("2 images left out as unusable (first: ")
