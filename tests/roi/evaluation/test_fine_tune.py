@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from builders import TINY_VIT
 from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.ranking_shift import ranking_shifts
@@ -104,6 +106,20 @@ def test_heads_trained_together_are_those_trained_alone_with_one_adapter_for_eac
     for rate, cost in adapted.costs(parts, [1e-2, 1e-3], 0).items():
         predicted = adapted.predict(adapted.train(parts.fit, [rate], 0), parts.held_out)
         assert cost == pytest.approx(adapted.goal.costs(predicted, parts.held_out)[0])
+
+
+def test_a_network_that_gives_no_numbers_is_an_error(own: str) -> None:
+    control, _ = _trainers(own, _stripes(16)[1], np.arange(16))
+    nothing = replace(control, mean=torch.full_like(control.mean, math.nan))  # as of tokens that overflow
+    with pytest.raises(HistobenchError, match="values that are not finite; try `precision` fp32"):
+        nothing.train(np.arange(16), [1e-2], 0)
+
+
+def test_an_error_of_the_encoder_is_told_with_its_name(own: str) -> None:
+    encoder = create_encoder(own)
+    encode = on_device(encoder, np.zeros((2, 9, 9, 3), dtype=np.uint8), device="cpu", precision="fp32")
+    with pytest.raises(HistobenchError, match=r"own\.py:Tiny fails on 2 images: "):
+        encode(torch.arange(2))  # 9 is no multiple of the patch
 
 
 def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> None:

@@ -89,7 +89,7 @@ def _values(path: Path) -> NDArray[np.int64]:
         else:
             values = np.asarray(Image.open(data))  # of a palette the indices
     except (OSError, ValueError) as error:
-        reason = "the file does not exist" if isinstance(error, FileNotFoundError) else str(error)
+        reason = getattr(error, "strerror", None) or str(error).partition(" <_io")[0]
         raise HistobenchError(f"{path}: not a mask: {reason}") from error
     if values.ndim == 3 and (values == values[..., :1]).all():
         values = values[..., 0]

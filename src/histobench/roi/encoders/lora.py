@@ -122,9 +122,11 @@ def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor
     The text tower of an image-text model has modules of the same names, and some networks use the weights of
     a projection without calling it, so that an adapter would do nothing: both show in a forward pass.
     """
-    family = str(encoder.identity.get("family", ""))
-    pattern = encoder.lora_targets or TARGETS.get(family, ANY)
-    ends = re.compile(rf"(.*\.)?({pattern})")
+    pattern = encoder.lora_targets or TARGETS.get(str(encoder.identity.get("family")), ANY)
+    try:
+        ends = re.compile(rf"(.*\.)?({pattern})")
+    except re.error as error:
+        raise HistobenchError(f"`lora_targets` {pattern!r} is not a regular expression: {error}") from error
     named = [
         name
         for name, module in encoder.named_modules()

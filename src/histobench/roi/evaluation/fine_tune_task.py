@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.roi_dataset import RoiImage
@@ -27,8 +26,6 @@ from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.segmentation import survey
 from histobench.roi.task_catalogue import ADAPTED, FINE_TUNE, OF_TOKENS, UNADAPTED
 
-#: Where adapters are saved, in the folder of the task.
-ADAPTERS = "adapters"
 #: Trains the frozen network; encodes with gradients, through the adapter; what is trained on; the result.
 Work = tuple[Trainer, Encode, Parts, Callable[[str, Trainer, list[Run], dict[str, Any]], TaskResult]]
 
@@ -48,7 +45,7 @@ def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
     recipe = asdict(context.asked.recipe) | {"name": encoder.origin or context.asked.recipe.name}
     recipe["weights"] = recipe["weights"] and str(Path(recipe["weights"]).expanduser().absolute())
     # Results of another seed or size may be beside these; the digest tells their adapters apart.
-    folder = context.request.results_dir.absolute() / FINE_TUNE / ADAPTERS / context.digest(FINE_TUNE)[:8]
+    folder = context.request.results_dir.absolute() / FINE_TUNE / "adapters" / context.digest(FINE_TUNE)[:8]
     precision = context.asked.settings.precision
     if precision not in ("fp32", "bf16"):
         is_cuda = torch.device(context.device).type == "cuda"
@@ -116,18 +113,15 @@ def _on_masks(
         tuned = (options.tune_epochs, options.tune_batch_size, tiles.batch)
         return Trainer(stored, tiles.masks, *moments, *tuned, name=encoder.name)
 
-    untrained = map(control, tiles.references(twin, grid, precision).values())
+    untrained = map(control, tiles.references(twin, grid, precision))
     references = [next(each.runs(parts, options.tune_rates, [seed]))[0] for each in untrained]
     references.append(tiles.ceiling(grid, parts.test))
 
     def result(setting: str, trainer: Trainer, runs: list[Run], info: dict[str, Any]) -> TaskResult:
         said = {"num_runs": len(runs), "runs": [each for _, each in runs], "token_grid": list(grid)}
-
-        def readout(rows: Tensor) -> Tensor:
-            return trainer.heads(trainer.encode(rows))[:, 0]
-
         first, *others = (each for each, _ in runs)
-        return tiles.result(setting, [first, *references, *others], readout, said | info)
+        every = [first, *references, *others]
+        return tiles.result(setting, every, lambda rows: trainer.heads(trainer.encode(rows)), said | info)
 
     frozen, adapted = tiles.frozen(encoder, precision), tiles.encode(encoder, precision)
     return control(frozen), adapted, parts, result

@@ -125,12 +125,11 @@ class ImageContext(Context):
                 for file, rows in zip(files, arrays, strict=True):
                     rows.tofile(file)
                 counts.append(len(rows))
-                shapes = [(rows.dtype, rows.shape[1:]) for rows in arrays]
             if problems:
-                hint = "`on_bad_image` skip leaves out images that cannot be decoded"
+                hint = "correct these files; `on_bad_image` skip leaves out images that cannot be decoded"
                 raise HistobenchError(f"{listing(sorted(problems))}\n  {hint}")
-            stored = zip(files, shapes, strict=True)
-            return [file_array(file, dtype, (sum(counts), *shape)) for file, (dtype, shape) in stored], counts
+            kinds = [(rows.dtype, (sum(counts), *rows.shape[1:])) for rows in arrays]
+            return [file_array(file, *kind) for file, kind in zip(files, kinds, strict=True)], counts
 
     def parts(self, *, chooses: bool = True) -> Parts:
         """Which rows of `every` are fitted, chosen by, trained on in the end, and tested."""

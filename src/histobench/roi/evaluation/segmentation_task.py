@@ -21,6 +21,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.masks import IGNORED, Codes, classes_of, read_mask
 from histobench.roi.data.roi_dataset import RoiImage
+from histobench.roi.data.targets import IGNORE
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import fill_with_seed
 from histobench.roi.encoders.transform import TransformSpec
@@ -49,7 +50,6 @@ from histobench.roi.task_catalogue import LINEAR, MASK, NEIGHBORS
 #: The learning rates of the heads that are trained together, epochs at least, tiles per step.
 RATES = (1e-2, 1e-3, 1e-4)
 EPOCHS, BATCH = 20, 32
-WHITE = 255
 #: Images of each end that the sheet of examples shows, the side of a panel, colors of classes; last: ignored.
 EXAMPLES, PANEL = 3, 160
 _COLORS = "#ebebf0 #e69f00 #563ca0 #009e73 #d55e00 #56b4e9 #cc79a7 #f0e442 #ffffff"
@@ -58,30 +58,29 @@ PALETTE = np.array([ImageColor.getrgb(color) for color in _COLORS.split()])
 MISTAKES = np.array([ImageColor.getrgb(color) for color in ("#e1e1e1", "#c81e28", "#ffffff")])
 
 Pixels = NDArray[np.uint8]
-#: From rows of tiles to a value for every class [b, classes, h, w].
+#: From rows of tiles to a value for every class [b, classes, h, w], or several [b, heads, classes, h, w].
 Readout = Callable[[Tensor], Tensor]
 
 
 def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
     """The linear readout and the one by neighbors, each with the same readout of the references."""
-    parts = context.parts()
-    grid = token_grid(context)
+    parts, grid = context.parts(), token_grid(context)
     tiles = Tiles.of(context)
     tile_parts = tiles.parts(parts)
     references = tiles.references(random_twin(context), grid, context.precision)
-    networks = {"": tiles.frozen(context.encoder, context.precision), **references}
-    found = {name: _read_out(tiles, encode, tile_parts, grid) for name, encode in networks.items()}
+    networks = [tiles.frozen(context.encoder, context.precision), *references]
+    found = [_read_out(tiles, encode, tile_parts, grid) for encode in networks]
     ceiling = tiles.ceiling(grid, tile_parts.test)
-    _, readout, learned = found[""]
+    _, readout, learned = found[0]
     for place, setting in enumerate((LINEAR, NEIGHBORS)):
-        counts = [*(pixels[place] for pixels, *_ in found.values()), ceiling]
+        counts = [*(pixels[place] for pixels, *_ in found), ceiling]
         info = {
             "num_train": len(parts.fit),
             "token_grid": list(grid),
             "readout": setting,
             **(learned if setting == LINEAR else {"val_use": "not used"}),
         }
-        yield tiles.result(setting, counts, lambda rows, place=place: readout(rows)[:, place], info)
+        yield tiles.result(setting, counts, readout, info, place)
 
 
 def _read_out(
@@ -124,6 +123,7 @@ class Tiles:
     context: ImageContext
     pixels: Pixels  # [n, s, s, 3]
     masks: Masks
+    has: NDArray[np.bool_]  # [n, classes], which classes are in a tile
     batch: int  # tiles per forward pass
 
     @classmethod
@@ -132,29 +132,30 @@ class Tiles:
         transform, batch = context.encoder.eval_transforms, context.asked.settings.batch_size
         assert isinstance(transform, TransformSpec)  # see `token_grid`
 
+        classes = classes_of(context.codes)
+
         def read(image: RoiImage) -> Arrays:
             pixels, truth = _read(image, context.codes)
-            return cut(pixels, transform.crop, WHITE), cut(truth, transform.crop, IGNORED)
+            tiles = cut(truth, transform.crop, fill=IGNORED)
+            has = [(tiles == label).any(axis=(1, 2)) for label in range(len(classes))]
+            return cut(pixels, transform.crop, fill=255), tiles, np.stack(has, axis=1)
 
-        (pixels, truth), counts = context.stored(read)
-        image = np.repeat(np.arange(len(counts)), counts)
-        usual = 64 if context.device.startswith("cuda") else 8
+        (pixels, truth, has), counts = context.stored(read)
         return cls(
             context,
             pixels,
-            Masks(on_gpu(truth, context.device), image, classes_of(context.codes)),
-            usual if isinstance(batch, str) else batch,
+            Masks(on_gpu(truth, context.device), np.repeat(np.arange(len(counts)), counts), classes),
+            has,
+            batch if isinstance(batch, int) else 64 if context.device.startswith("cuda") else 8,
         )
-
-    def rows(self, images: Ints) -> Ints:
-        """The tiles of these images."""
-        return np.flatnonzero(np.isin(self.masks.image, images))
 
     def parts(self, images: Parts) -> Parts:
         """The tiles of parts of the images; without padding and ignored tiles where these are trained on."""
-        fit, held_out, train, test = map(self.rows, (images.fit, images.held_out, images.train, images.test))
-        counted = torch.cat([(p != IGNORED).flatten(1).any(1) for p in self.masks.truth.split(self.batch)])
-        counts = counted.cpu().numpy()
+        every = (images.fit, images.held_out, images.train, images.test)
+        fit, held_out, train, test = (np.flatnonzero(np.isin(self.masks.image, part)) for part in every)
+        counts = self.has.any(axis=1)
+        if not counts[fit].any():
+            raise HistobenchError(f"every pixel of the training masks is of the class {IGNORE}")
         return Parts(fit[counts[fit]], held_out, train[counts[train]], test)
 
     def encode(self, encoder: BasePatchEncoder, precision: str) -> Encode:
@@ -165,14 +166,14 @@ class Tiles:
         """The same without gradients, in exactly that precision."""
         return arithmetic(self.context.device, precision)(self.encode(encoder, precision))
 
-    def references(self, twin: BasePatchEncoder, grid: tuple[int, int], precision: str) -> dict[str, Encode]:
+    def references(self, twin: BasePatchEncoder, grid: tuple[int, int], precision: str) -> list[Encode]:
         """What gives tokens without having learned: the network with random weights, and mean colors."""
 
         def colors(rows: Tensor) -> Tensor:
             images = torch.from_numpy(self.pixels[rows.numpy()]).to(self.context.device).movedim(-1, 1)
             return F.adaptive_avg_pool2d(images.float() / 255, grid)
 
-        return {"random": self.frozen(twin, precision), "color": colors}
+        return [self.frozen(twin, precision), colors]
 
     def kept(self, encode: Encode, rows: Ints) -> Encode:
         """The same with half-precision tokens of these tiles in a file, where `token_store` is enough."""
@@ -188,9 +189,8 @@ class Tiles:
 
         def stored(wanted: Tensor) -> Tensor:
             places = place[wanted]
-            if (places < 0).any():
-                return encode(wanted)
-            return tokens[places.to(tokens.device)].to(device).float()
+            known = bool((places >= 0).all())
+            return tokens[places.to(tokens.device)].to(device).float() if known else encode(wanted)
 
         return stored
 
@@ -201,14 +201,15 @@ class Tiles:
         return self.masks.predicted(shares)[0]
 
     def result(
-        self, setting: str, counts: Sequence[Counts], readout: Readout, info: dict[str, Any]
+        self, setting: str, counts: Sequence[Counts], readout: Readout, info: dict[str, Any], head: int = 0
     ) -> TaskResult:
         """Pixels [images, 3, classes] of the first training, the references, and more trainings as a result.
 
-        `readout` is that of the last training; the worst and the best images are drawn by it.
+        `readout` is that of the last training; the worst and the best images are drawn by one `head` of it.
         """
         test, classes, others = self.context.request.test, self.masks.classes, len(counts) - len(REFERENCES)
-        listed, sheet = self._examples(counts[-1 if others > 1 else 0], readout)
+        last = counts[-1 if others > 1 else 0]
+        listed, sheet = self._examples(last, lambda rows: readout(rows)[:, head])
         starts = ["", *(f"{name}:" for name in REFERENCES), *(f"training {k}:" for k in range(2, others + 1))]
         every = np.stack(counts, axis=1)
         predictions = TargetPredictions(
@@ -225,7 +226,10 @@ class Tiles:
         found = target_metrics(predictions)
         scores = {name: score for name, score in found.items() if "@" not in name}
         per_class = {name: {"dice": found[f"dice@{at}"]} for at, name in enumerate(classes)}
-        warnings = self.context.choice_warnings
+        known = self.has[self.masks.image < len(self.context.request.train)].any(axis=0)
+        new = [name for at, name in enumerate(classes) if not known[at] and every[:, 0, 2, at].any()]
+        unknown = [f"test masks have {', '.join(new)}, but no training mask does"] if new else []
+        warnings = (*self.context.choice_warnings, *unknown)
         return TaskResult(predictions, scores, per_class, [], setting, warnings=warnings, sheet=sheet)
 
     def _examples(self, counts: Counts, readout: Readout) -> tuple[list[dict[str, Any]], Pixels | None]:
@@ -241,7 +245,7 @@ class Tiles:
 
     def _example(self, image: int, readout: Readout) -> Pixels:
         """Four square panels of one image beside each other [s, 4 s, 3]."""
-        rows = torch.from_numpy(self.rows(np.array([image])))
+        rows = torch.from_numpy(np.flatnonzero(self.masks.image == image))
         with torch.no_grad():
             values = torch.cat([readout(part).float() for part in rows.split(self.batch)])
             classes = upsampled(values, self.pixels.shape[1]).argmax(dim=1).byte()

@@ -1,8 +1,8 @@
 """Linear heads on a network's features or patch tokens, with or without a LoRA adapter behind them: one loop.
 
-On a frozen network the heads of all learning rates are trained together. The network stays in eval mode and
-images are not augmented, so that what a frozen network gives is computed once. Heads see values that are
-standardized over the images that are fitted: learning rates then mean the same for every encoder.
+On a frozen network the heads of all learning rates are trained together. It stays in eval mode and images are
+not augmented: what it gives is computed once. Values are standardized over the fitted images, so that rates
+mean the same for every encoder.
 """
 
 from __future__ import annotations
@@ -55,8 +55,13 @@ def on_device(
 
     def encode(rows: Tensor) -> Tensor:
         images = torch.from_numpy(np.asarray(pixels[rows.numpy()])).to(device, non_blocking=True)
-        with torch.autocast(kind, dtype=dtype, enabled=precision != "fp32"):
-            return run(images).float()
+        try:
+            with torch.autocast(kind, dtype=dtype, enabled=precision != "fp32"):
+                return run(images).float()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise HistobenchError(f"{encoder.name} fails on {len(images)} images: {error!r}") from error
 
     return encode
 
@@ -75,6 +80,8 @@ class Heads(nn.Module):
 
     def __init__(self, mean: Tensor, std: Tensor, n_classes: int, n_heads: int, seed: int) -> None:
         super().__init__()
+        if not (mean + std).isfinite().all():
+            raise HistobenchError("the network gives values that are not finite; try `precision` fp32")
         self.register_buffer("mean", mean[:, None])
         self.register_buffer("std", std.clamp_min(1e-6)[:, None])
         start = 0.01 * torch.randn(n_classes, len(mean), generator=torch.Generator().manual_seed(seed))
@@ -140,12 +147,9 @@ class Trainer:
     inference_batch: int = INFERENCE_BATCH  # rows at a time without gradients
     name: str = ""
     lora: Lora | None = None
-    #: Seconds and rows of all training steps.
-    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    #: Rows in memory at once: fewer after memory ran out.
-    at_once: int = 1 << 20
-    #: Those that were trained last.
-    heads: Heads = field(init=False)
+    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])  # seconds and rows of training steps
+    at_once: int = 1 << 20  # rows in memory at once: fewer after memory ran out
+    heads: Heads = field(init=False)  # those that were trained last
 
     def runs(self, parts: Parts, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[Run]:
         """Train once with each seed, and predict the test rows."""

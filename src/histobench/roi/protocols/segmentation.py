@@ -1,7 +1,4 @@
-"""Segmentation by patch tokens: the geometry of tiles, what linear heads are trained for, and neighbors.
-
-Tiles are squares of the encoder's input size. Padding and the class "ignore" are `IGNORED` in true classes.
-"""
+"""Segmentation by patch tokens: the geometry of tiles, what linear heads are trained for, and neighbors."""
 
 from __future__ import annotations
 
