@@ -153,7 +153,7 @@ class Tiles:
         """The tiles of parts of the images; without padding and ignored tiles where these are trained on."""
         every = (images.fit, images.held_out, images.train, images.test)
         fit, held_out, train, test = (np.flatnonzero(np.isin(self.masks.image, part)) for part in every)
-        counts = self.has.any(axis=1)
+        counts = np.asarray(self.has.any(axis=1))
         if not counts[fit].any():
             raise HistobenchError(f"every pixel of the training masks is of the class {IGNORE}")
         return Parts(fit[counts[fit]], held_out, train[counts[train]], test)
@@ -226,7 +226,7 @@ class Tiles:
         found = target_metrics(predictions)
         scores = {name: score for name, score in found.items() if "@" not in name}
         per_class = {name: {"dice": found[f"dice@{at}"]} for at, name in enumerate(classes)}
-        known = self.has[self.masks.image < len(self.context.request.train)].any(axis=0)
+        known = np.asarray(self.has[self.masks.image < len(self.context.request.train)].any(axis=0))
         new = [name for at, name in enumerate(classes) if not known[at] and every[:, 0, 2, at].any()]
         unknown = [f"test masks have {', '.join(new)}, but no training mask does"] if new else []
         warnings = (*self.context.choice_warnings, *unknown)
