@@ -94,6 +94,8 @@ def compare_command(args: CompareFlags) -> int:
     else:
         _print_short(comparison, console)
     if comparison.task == FINE_TUNE and not args.splits:
+        if args.setting is None:
+            console.print(f"Setting: {comparison.setting} (--setting chooses another)")
         _print_shifts(args, folder, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))

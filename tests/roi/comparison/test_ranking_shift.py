@@ -12,7 +12,7 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
-from histobench.roi.comparison.selection import by_task
+from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs
 
@@ -74,3 +74,22 @@ def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_r
     runs = [run for run in load_runs(other) if run.task != "Fine-tune"]
     with pytest.raises(HistobenchError, match="add it to `tasks`"):
         ranking_shifts(runs, CompareOptions())
+
+
+def test_fine_tune_on_masks_is_shown_where_segmentation_is_the_main_task(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for setting in BOTH:
+        write_run("a", task="Fine-tune", setting=setting)
+        results = write_run("a", task="Fine-tune", setting=f"{setting}-tokens", dataset="glands")
+
+    def shown() -> set[str]:
+        return {run.setting for run in select_runs(load_runs(results), task="Fine-tune")}
+
+    assert shown() == {"lora"}
+    write_run("a", task="Segmentation", setting="linear", dataset="glands")
+    assert shown() == {"lora-tokens"}
+    write_run("a")  # of classes: the linear probe
+    assert shown() == {"lora"}
+    assert main(["compare", str(results), "--task", "Fine-tune"]) == 0
+    assert "Setting: lora (--setting chooses another)" in " ".join(capsys.readouterr().out.split())

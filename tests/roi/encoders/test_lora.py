@@ -79,6 +79,9 @@ def test_nothing_to_adapt_is_an_error_that_names_the_modules() -> None:
         HistobenchError, match=r"mine cannot be fine-tuned: no module.*: mixing\. .*lora_targets"
     ):
         target_modules(encoder)
+    encoder.lora_targets = "(("
+    with pytest.raises(HistobenchError, match=r"`lora_targets` '\(\(' is not a regular expression"):
+        target_modules(encoder)
     encoder.lora_targets = "mixing"
     assert target_modules(encoder) == ["mixing"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from builders import TINY_VIT
 from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.ranking_shift import ranking_shifts
@@ -62,7 +64,7 @@ def _trainers(
     encode = on_device(encoder, pixels, device="cpu", precision="fp32")
     frozen = features_of(encode, torch.arange(len(pixels)))
     moments = frozen[rows].mean(dim=0), frozen[rows].std(dim=0, correction=0)
-    goal = Labels(torch.from_numpy(labels), 2)
+    goal = Labels(torch.from_numpy(labels), ("a", "b"))
     control = Trainer(frozen.__getitem__, goal, *moments, options.tune_epochs, options.tune_batch_size)
     return control, replace(control, encode=encode, lora=lora)
 
@@ -104,6 +106,20 @@ def test_heads_trained_together_are_those_trained_alone_with_one_adapter_for_eac
     for rate, cost in adapted.costs(parts, [1e-2, 1e-3], 0).items():
         predicted = adapted.predict(adapted.train(parts.fit, [rate], 0), parts.held_out)
         assert cost == pytest.approx(adapted.goal.costs(predicted, parts.held_out)[0])
+
+
+def test_a_network_that_gives_no_numbers_is_an_error(own: str) -> None:
+    control, _ = _trainers(own, _stripes(16)[1], np.arange(16))
+    nothing = replace(control, mean=torch.full_like(control.mean, math.nan))  # as of tokens that overflow
+    with pytest.raises(HistobenchError, match="values that are not finite; try `precision` fp32"):
+        nothing.train(np.arange(16), [1e-2], 0)
+
+
+def test_an_error_of_the_encoder_is_told_with_its_name(own: str) -> None:
+    encoder = create_encoder(own)
+    encode = on_device(encoder, np.zeros((2, 9, 9, 3), dtype=np.uint8), device="cpu", precision="fp32")
+    with pytest.raises(HistobenchError, match=r"own\.py:Tiny fails on 2 images: "):
+        encode(torch.arange(2))  # 9 is no multiple of the patch
 
 
 def test_smaller_pieces_after_memory_ran_out_give_the_same_step(own: str) -> None:
@@ -183,14 +199,14 @@ def _context(tmp_path: Path, table: Path, encoder: str) -> ImageContext:
 
 def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
-    parts, info, _ = context.parts()
-    groups = [image.group for image in context.images("train")]
+    parts, info = context.parts(), context.info
+    groups = [image.group for image in context.asked.data.splits["train"]]
     assert len(parts.held_out) > 0
     assert not {groups[row] for row in parts.fit} & {groups[row] for row in parts.held_out}
     assert sorted([*parts.fit, *parts.held_out]) == list(parts.train) == list(range(24))
     assert list(parts.test) == list(range(24, 40))
     assert info["chosen_by"] == "group"
-    parts, info, _ = _context(tmp_path, _write(tmp_path, val=True), own).parts()
+    parts = _context(tmp_path, _write(tmp_path, val=True), own).parts()
     assert list(parts.fit) == list(parts.train) == list(range(24))
     assert list(parts.held_out) == list(range(24, 28))
 

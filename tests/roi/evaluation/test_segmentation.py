@@ -63,6 +63,7 @@ class Colors(BasePatchEncoder):
         return images.mean(dim=(2, 3))
 
     def patch_tokens(self, images):
+        assert len(images)  # vision transformers cannot work on no image
         return self.mix(images)
 
 
@@ -233,6 +234,12 @@ def test_masks_are_read_by_their_codes_and_an_unknown_one_is_named(tmp_path: Pat
             read_mask(write(np.full((2, 2), unknown, dtype=np.uint8)), CODES)
 
 
+def test_a_file_that_is_no_mask_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m.png").write_bytes(b"nothing")
+    with pytest.raises(HistobenchError, match=r"m\.png: not a mask: cannot identify image file$"):
+        read_mask(tmp_path / "m.png", CODES)
+
+
 def test_a_mask_with_channels_is_refused(tmp_path: Path) -> None:
     """Instances or one-hot channels: which of two that overlap counts is not for the reader to decide."""
     np.save(tmp_path / "m.npy", np.eye(6, dtype=np.uint8)[np.zeros((4, 4), dtype=int)])
@@ -244,9 +251,11 @@ def test_a_mask_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.M
     """Image and mask are cut into six tiles each: without a check, border pixels would not count."""
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     data = _write_set(tmp_path)
-    path = tmp_path / "masks" / "p3_7.png"
-    Image.fromarray(np.array(Image.open(path))[:-2]).save(path)
-    with pytest.raises(HistobenchError, match=r"p3_7\.png: the mask has 40 x 22 pixels, the image 40 x 24"):
+    for name in ("p3_7", "p4_8"):  # both are named
+        path = tmp_path / "masks" / f"{name}.png"
+        Image.fromarray(np.array(Image.open(path))[:-2]).save(path)
+    size = "the mask has 40 x 22 pixels, the image 40 x 24"
+    with pytest.raises(HistobenchError, match=rf"(?s)p3_7\.png: {size}.*p4_8\.png: {size}"):
         hb.run(data, f"Colors={tmp_path}/own.py:Colors", tasks="Segmentation", results=tmp_path / "r")
 
 
@@ -331,6 +340,9 @@ def test_from_the_command_with_intervals_references_and_comparison(
     data, results = _write_set(tmp_path), tmp_path / "r"
     own = [f"{name}={tmp_path}/own.py:{name}" for name in ("Colors", "Cropped", "OwnCrop", "NoTokens")]
     command = ["run", "--data", str(data), "--models", ",".join(own), "--tasks", "Segmentation"]
+    other = ["--target", "mask", "--tasks", "Segmentation,KNN", "--results", str(results)]
+    assert main([*command[:-2], *other]) == 2
+    assert "KNN does not apply to a mask target, whose task is Segmentation" in capsys.readouterr().err
     assert main([*command, "--results", str(results), "--dry-run"]) == 0
     dry = capsys.readouterr().out
     assert ", Segmentation " in dry
@@ -452,5 +464,29 @@ def test_unreadable_images_are_listed_or_left_out(
     said = capsys.readouterr().out
     assert "p0_0.png" in said
     assert "p9_19.png" in said
-    assert main([*command, "--on-bad-image", "skip"]) == 0
+    assert main([*command, "--on-bad-image", "skip", "--head-steps", "7"]) == 0
     assert len(_counts(results, "Colors")) == 9
+    stored = json.loads(next(results.rglob("Segmentation_linear_complete_results.json")).read_text())
+    assert stored["additional_info"]["options"] == {"--head-steps": "7"}
+    assert stored["additional_info"]["caveats"][0].startswith("2 images left out as unusable (first: ")
+
+
+def test_classes_that_no_training_mask_has_are_told_and_one_that_counts_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    command = ["run", "--data", str(_write_set(tmp_path)), "--models", f"Colors={tmp_path}/own.py:Colors"]
+    command += ["--tasks", "Segmentation", "--head-steps", "1", "--results", str(tmp_path / "r")]
+    lacking = "test masks have gland, but no training mask does"
+    for code, exit_code, told in (
+        (0, 0, lacking),
+        (9, 2, "every pixel of the training masks is of the class"),
+    ):
+        for number in range(10):
+            path = tmp_path / "masks" / f"p{number // 2}_{number}.png"
+            Image.fromarray(np.full((24, 40), code, dtype=np.uint8)).save(path)
+        assert main(command) == exit_code
+        said = capsys.readouterr()
+        assert told in " ".join((said.out + said.err).split())
+    stored = json.loads(next((tmp_path / "r").rglob("Segmentation_linear_complete_results.json")).read_text())
+    assert lacking in stored["additional_info"]["caveats"]

@@ -56,13 +56,12 @@ def ranking_shifts(runs: Sequence[StoredRun], options: CompareOptions) -> list[R
     known = {run.setting for run in runs if run.identity.dataset == (options.dataset or run.identity.dataset)}
     shifts: list[RankingShift] = []
     for ending in ("", OF_TOKENS):
-        if ADAPTED + ending not in known:
-            continue
-        frozen, adapted = (
-            by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting + ending, **which))
-            for setting in (UNADAPTED, ADAPTED)
-        )
-        shifts += [_shift(name, frozen.get(name, []), members, options) for name, members in adapted.items()]
+        if ADAPTED + ending in known:
+            frozen, adapted = (
+                by_dataset(select_runs(runs, task=FINE_TUNE, setting=setting + ending, **which))
+                for setting in (UNADAPTED, ADAPTED)
+            )
+            shifts += [_shift(name, frozen.get(name, []), adapted[name], options) for name in adapted]
     return shifts
 
 
@@ -82,17 +81,15 @@ def _shift(
             continue
         assert new.value is not None  # it has a rank
         assert then.value is not None
-        low, high = (
-            math.nan if end is None else end for end in (pair.simultaneous.low, pair.simultaneous.high)
-        )
+        ends = (pair.simultaneous.low, pair.simultaneous.high)
+        low, high = (math.nan if end is None else end for end in ends)
         ranks = (then.rank, new.rank, possible[0].get(name), possible[1].get(name))
         shifts.append(Shift(name, then.value, new.value, *ranks, pair.difference, low, high, pair.holds))
-    lower = settings.metric in LOWER_IS_BETTER
     reversals = []
     for first, second in combinations([shift.encoder for shift in shifts], 2):
         was, now = before.pair(first, second), after.pair(first, second)
         if was and now and was.holds and now.holds and (was.difference > 0) != (now.difference > 0):
-            better = (now.difference > 0) != lower
+            better = (now.difference > 0) != (settings.metric in LOWER_IS_BETTER)
             reversals.append((first, second) if better else (second, first))
     kendall = None
     if len(shifts) > 1:
@@ -100,11 +97,10 @@ def _shift(
 
         tau = kendalltau(*zip(*((each.rank_frozen, each.rank_adapted) for each in shifts), strict=True))
         kendall = float(tau.statistic) if math.isfinite(tau.statistic) else None
-    untested = both.standings is None and bool(both.entries)
-    note = (both.entries[0].interval.reason or "") if untested else ""
-    return RankingShift(
-        dataset, settings.metric, settings.alpha, tuple(shifts), kendall, tuple(reversals), note
-    )
+    untested = both.entries[:1] if both.standings is None else ()
+    note = "".join(entry.interval.reason or "" for entry in untested)
+    found = (tuple(shifts), kendall, tuple(reversals), note)
+    return RankingShift(dataset, settings.metric, settings.alpha, *found)
 
 
 def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
@@ -112,33 +108,22 @@ def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
     rows = []
     for each in shift.shifts:
         bounds = "" if math.isnan(each.low) else f" [{each.low:+.{digits}f}, {each.high:+.{digits}f}]"
-        rows.append(
-            (
-                each.encoder,
-                f"{each.frozen:.{digits}f}",
-                f"{each.adapted:.{digits}f}",
-                f"{each.difference:+.{digits}f}{bounds}",
-                f"{each.rank_frozen} ({ranks_text(each.ranks_frozen)})",
-                f"{each.rank_adapted} ({ranks_text(each.ranks_adapted)})",
-            )
-        )
+        values = f"{each.frozen:.{digits}f}", f"{each.adapted:.{digits}f}"
+        frozen = f"{each.rank_frozen} ({ranks_text(each.ranks_frozen)})"
+        adapted = f"{each.rank_adapted} ({ranks_text(each.ranks_adapted)})"
+        rows.append((each.encoder, *values, f"{each.difference:+.{digits}f}{bounds}", frozen, adapted))
     header = ("encoder", "frozen", "LoRA", "difference", "rank frozen (possible)", "rank LoRA (possible)")
-    level = f"{100 * (1 - shift.alpha):g}%"
-    notes = [
-        f"A difference is shown where its {level} interval excludes 0; intervals hold for all pairs at once."
-    ]
-    if shift.note:
-        notes = [f"Differences were not tested: {shift.note.removeprefix('no interval: ')}."]
+    interval = f"{100 * (1 - shift.alpha):g}% interval"
+    rule = f"A difference is shown where its {interval} excludes 0; intervals hold for all pairs at once."
+    untested = f"Differences were not tested: {shift.note.removeprefix('no interval: ')}."
+    notes = [untested if shift.note else rule]
     if shift.kendall is not None:
         moved = [each.encoder for each in shift.shifts if each.rank_frozen != each.rank_adapted]
         observed = f"{', '.join(moved)} moved" if moved else "the same"
         notes.append(f"Observed order: {observed} (Kendall's tau {shift.kendall:.2f}).")
     if shift.kendall is not None and not shift.note:
         shown = "; ".join(f"{first} overtakes {second}" for first, second in shift.reversals)
-        notes.append(
-            f"The ranking changes: {shown}."
-            if shown
-            else "No change of the ranking is shown: no pair is significantly different in both orders."
-        )
+        none = "No change of the ranking is shown: no pair is significantly different in both orders."
+        notes.append(f"The ranking changes: {shown}." if shown else none)
     title = f"{shift.dataset}: {shift.metric} of the frozen and the fine-tuned networks"
     return Grid(title, header, tuple(rows), tuple(notes))

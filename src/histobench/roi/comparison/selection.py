@@ -39,7 +39,8 @@ def select_runs(
     """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
 
     Without a task it is the linear probe where there is one, otherwise the first task found, Fine-tune last;
-    of Fine-tune without a setting, the adapted network, and of Segmentation the linear readout.
+    of Fine-tune without a setting, the adapted network (on masks where the main task is Segmentation), and of
+    Segmentation the linear readout.
     """
     task = task or main_task(run.task for run in runs)
     chosen = having(runs, "task", task)
@@ -48,6 +49,8 @@ def select_runs(
     chosen = having(chosen, "seed", None if seed is None else str(seed))
     settings = sorted({run.setting for run in chosen}, key=natural_order)
     main = _MAIN_SETTINGS.get(chosen[0].task, ())
+    if main_task(run.task for run in runs) == TARGETS[MASK].task:  # of masks is the folder's main question
+        main = main[::-1]
     if setting is None and main:
         setting = next((name for name in main if name in settings), main[0])
     if setting is not None:

@@ -32,22 +32,21 @@ def read_codes(said: str | None, source: Path) -> Codes:
 
     Without it `classes.json` is read, beside the table or in the folder. Codes may share a class.
     """
-    folder = source if source.is_dir() else source.parent
-    place = Path(said).expanduser() if said and said.endswith(".json") else folder / CLASSES
     if said and not said.endswith(".json"):
-        pairs = [part.partition(":")[::2] for part in said.split(",") if part.strip()]
         where = "`mask_classes`"
-    elif not place.is_file():
-        raise HistobenchError(
-            f"{source}: which code of the masks is which class? Give `mask_classes`, such as "
-            f"0:background,1:tumor,255:ignore, or a file {folder / CLASSES}"
-        )
+        pairs = [part.partition(":")[::2] for part in said.split(",") if part.strip()]
     else:
+        beside = (source if source.is_dir() else source.parent) / CLASSES
+        where = str(Path(said).expanduser() if said else beside)
         try:
-            pairs = list(parse_json(read_plain_text(place)).items())
+            pairs = list(parse_json(read_plain_text(Path(where))).items())
+        except FileNotFoundError as error:
+            raise HistobenchError(
+                f"no file {where}: which code of the masks is which class? Give `mask_classes`, such as "
+                "0:background,1:tumor,255:ignore"
+            ) from error
         except (ValueError, AttributeError) as error:
-            raise HistobenchError(f"{place}: expected {{'0': 'background', ...}} ({error})") from error
-        where = str(place)
+            raise HistobenchError(f"{where}: expected {{'0': 'background', ...}} ({error})") from error
     codes: dict[int, str] = {}
     for code, name in pairs:
         if not str(code).strip().isdecimal() or not str(name).strip() or int(code) in codes:
@@ -71,8 +70,7 @@ def read_mask(path: Path, codes: Codes) -> NDArray[np.uint8]:
     table = np.full(max(code for code, _ in codes) + 2, -1, dtype=np.int16)
     for code, name in codes:
         table[code] = IGNORED if name.lower() == IGNORE else classes.index(name)
-    known = table[np.clip(values, 0, len(table) - 1)]
-    known[values < 0] = -1
+    known = table[np.clip(values, -1, len(table) - 1)]  # the last one is of no code
     if (known < 0).any():
         code, listed = int(values[known < 0][0]), ", ".join(f"{code}:{name}" for code, name in codes)
         raise HistobenchError(f"{path}: the code {code} is not in `mask_classes` ({listed})")
@@ -81,18 +79,17 @@ def read_mask(path: Path, codes: Codes) -> NDArray[np.uint8]:
 
 def _values(path: Path) -> NDArray[np.int64]:
     try:
-        data = locate(path).read()
+        data = io.BytesIO(locate(path).read())
         if path.suffix.lower() == ".npy":
-            values = np.load(io.BytesIO(data), allow_pickle=False)
+            values = np.load(data, allow_pickle=False)
         elif path.suffix.lower() in (".tif", ".tiff"):
             import tifffile
 
-            values = tifffile.imread(io.BytesIO(data))
+            values = tifffile.imread(data)
         else:
-            with Image.open(io.BytesIO(data)) as picture:
-                values = np.asarray(picture)  # of a palette the indices
+            values = np.asarray(Image.open(data))  # of a palette the indices
     except (OSError, ValueError) as error:
-        reason = "the file does not exist" if isinstance(error, FileNotFoundError) else str(error)
+        reason = getattr(error, "strerror", None) or str(error).partition(" <_io")[0]
         raise HistobenchError(f"{path}: not a mask: {reason}") from error
     if values.ndim == 3 and (values == values[..., :1]).all():
         values = values[..., 0]
@@ -110,30 +107,24 @@ def is_mask_folder(folder: Path) -> bool:
 
 def scan_masks(folder: Path, wanted: Wanted, target: TargetColumns) -> Reading:
     """Read `images/` and `masks/` with files of the same names, in train, val and test folders or in none."""
-    masks = {_stem(path, folder / "masks"): path for path in _files(folder / "masks")}
+    masks = dict(_files(folder / "masks"))
     found = Collected(ImageColumns(folder), replace(wanted, classes=(target.kind,)), target)
-    for path in _files(folder / "images"):
-        stem = _stem(path, folder / "images")
+    for stem, path in _files(folder / "images"):
         word = SPLIT_WORDS.get(stem.split("/")[0].lower()) if "/" in stem else None
         if word is None and wanted.split is None:
             raise HistobenchError(
                 f"{folder}: {path} is not below one of {', '.join(SPLITS)}; give `split` 0.7/0.1/0.2"
             )
-        name = path.relative_to(folder).as_posix()
         if stem not in masks:
             found.report(0, f"there is no mask {folder / 'masks' / stem}.*", "label", "mask", str(path))
             continue
-        mask = masks[stem].relative_to(folder).as_posix()
-        split = word if wanted.split is None else None
-        found.add(0, split, name, target.kind, None, {}, mask=mask)
+        name, mask = (file.relative_to(folder).as_posix() for file in (path, masks[stem]))
+        found.add(0, None if wanted.split else word, name, target.kind, None, {}, mask=mask)
     if not len(found.columns) and not found.problems:
         raise HistobenchError(f"{folder / 'images'} has no images")
     return found.reading(folder.resolve().name)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-
-
-def _stem(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix()
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return [(path.relative_to(folder).with_suffix("").as_posix(), path) for path in files]

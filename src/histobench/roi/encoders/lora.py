@@ -1,7 +1,4 @@
-"""LoRA adapters in the attention of an encoder, through peft: where they go, and how they are saved and used.
-
-peft and transformers take seconds to import, so only the functions import them.
-"""
+"""LoRA adapters in the attention of an encoder, by peft, which only functions import: that takes seconds."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_now
-from histobench.roi.encoders.transform import TransformSpec
 
 #: The attention projections of each family: how the name of a module ends, as a regular expression. A fused
 #: projection holds query, key and value; where they are separate, query and value are adapted.
@@ -96,13 +93,11 @@ def add_lora(
 
     Adapted is what `forward` passes: the encoder itself, or its `patch_tokens`.
     """
-    check_peft(encoder.name)
-    from peft import LoraConfig, LoraModel
-
+    peft = _peft(encoder.name)
     encoder.eval().requires_grad_(False)
     targets = target_modules(encoder, forward)
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
-    model = LoraModel(encoder, config, "default")
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
+    model = peft.LoraModel(encoder, config, "default")
     weights = {name: weight for name, weight in model.model.named_parameters() if weight.requires_grad}
     adapted = {name.partition(".lora_")[0] for name in weights}
     # peft adapts the output projection of a fused attention module along with it.
@@ -111,14 +106,14 @@ def add_lora(
     return Lora(model, tuple(targets), weights)
 
 
-def check_peft(name: str) -> None:
-    """Raise where peft is not installed."""
+def _peft(name: str) -> Any:
     try:
-        import peft  # noqa: F401
+        import peft
     except ModuleNotFoundError as error:
         raise HistobenchError(
             f"fine-tuning {name} needs the package {error.name}; run: pip install 'histobench[adapt]'"
         ) from error
+    return peft
 
 
 def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor] | None = None) -> list[str]:
@@ -127,58 +122,48 @@ def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor
     The text tower of an image-text model has modules of the same names, and some networks use the weights of
     a projection without calling it, so that an adapter would do nothing: both show in a forward pass.
     """
-    family = str(encoder.identity.get("family", ""))
-    pattern = encoder.lora_targets or TARGETS.get(family, ANY)
-    ends = re.compile(rf"(.*\.)?({pattern})")
+    pattern = encoder.lora_targets or TARGETS.get(str(encoder.identity.get("family")), ANY)
+    try:
+        ends = re.compile(rf"(.*\.)?({pattern})")
+    except re.error as error:
+        raise HistobenchError(f"`lora_targets` {pattern!r} is not a regular expression: {error}") from error
     named = [
         name
         for name, module in encoder.named_modules()
         if ends.fullmatch(name) and isinstance(module, nn.Linear | nn.MultiheadAttention)
     ]
-    called = _called(encoder, forward or encoder, named)
-    if called:
+    if called := _called(encoder, forward or encoder, named):
         return called
     name = encoder.name or type(encoder).__name__
     linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
     if not named and sum(isinstance(module, nn.Conv2d) for module in encoder.modules()) > len(linear):
         raise NotAdaptableError(f"{name} is a convolutional network: LoRA adapts attention, and it has none")
-    shown = list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in linear))
-    has = ", ".join(shown[:12]) or "none"
+    shown = dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".N", name) for name in linear)
     reason = f"no module that it calls has a name that ends in {pattern}"
     if named:
         reason = f"its forward pass does not call {named[0]} ({len(named)} modules have such names)"
     raise HistobenchError(
-        f"{name} cannot be fine-tuned: {reason}. Its linear modules: {has}. For your own class, set "
-        "`lora_targets` to a regular expression of module names."
+        f"{name} cannot be fine-tuned: {reason}. Its linear modules: {', '.join([*shown][:12]) or 'none'}. "
+        "For your own class, set `lora_targets` to a regular expression of module names."
     )
 
 
 def _called(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor], names: list[str]) -> list[str]:
     """Return those modules that a forward pass of one black image calls."""
-    transform, seen = encoder.eval_transforms, set[str]()
-    if isinstance(transform, TransformSpec):
-        image = torch.zeros(1, 3, transform.crop, transform.crop)
-    else:
-        image = torch.as_tensor(transform(Image.new("RGB", (256, 256))))[None]
+    image, seen = torch.as_tensor(encoder.eval_transforms(Image.new("RGB", (256, 256)))), set[str]()
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
-    hooks = [
-        encoder.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: seen.add(name))
-        for name in names
-    ]
-    try:
-        with torch.no_grad():
-            forward(image.to(device))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), ExitStack() as hooks:
+        for name in names:
+            module = encoder.get_submodule(name)
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, name=name: seen.add(name)))
+        forward(image[None].to(device))
     return [name for name in names if name in seen]
 
 
 def load_adapted(folder: str | Path) -> BasePatchEncoder:
     """Make the frozen encoder of a folder that `--save-adapters` wrote; it needs peft to load, not to run."""
     folder = Path(folder)
-    check_peft(str(folder))
-    from peft import LoraConfig, LoraModel, set_peft_model_state_dict
+    peft = _peft(str(folder))
     from safetensors.torch import load_file
 
     from histobench.roi.encoders.registry import create_encoder
@@ -188,12 +173,11 @@ def load_adapted(folder: str | Path) -> BasePatchEncoder:
     except OSError as error:
         raise HistobenchError(f"{folder} does not hold a saved adapter: {error}") from error
     encoder = create_encoder(recipe.pop("name"), **recipe)
-    config = LoraConfig.from_pretrained(str(folder))
-    model = LoraModel(encoder, config, "default")
-    found = set_peft_model_state_dict(model, load_file(folder / _ADAPTER), adapter_name="default")
+    config = peft.LoraConfig.from_pretrained(str(folder))
+    model = peft.LoraModel(encoder, config, "default")
+    found = peft.set_peft_model_state_dict(model, load_file(folder / _ADAPTER), adapter_name="default")
     if found.unexpected_keys:
         raise HistobenchError(f"{folder}: the adapter is of another network: {found.unexpected_keys[0]}")
-    base = encoder.identity
-    encoder = model.merge_and_unload()
-    encoder.identity = {"base": base, "adapter": f"sha256:{sha256_now(folder / _ADAPTER)}", "unchecked": True}
+    encoder, digest = model.merge_and_unload(), sha256_now(folder / _ADAPTER)
+    encoder.identity = {"base": encoder.identity, "adapter": f"sha256:{digest}", "unchecked": True}
     return encoder.eval().requires_grad_(False)

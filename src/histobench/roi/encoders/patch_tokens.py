@@ -26,10 +26,8 @@ def network_tokens(network: Any, images: Tensor) -> Tensor:
     if hasattr(network, "class_embedding") and hasattr(network, "conv1"):
         return _open_clip(network, images)
     for name in _TOWERS:
-        inside = network[name] if isinstance(network, nn.ModuleDict) and name in network else None
-        inside = inside if inside is not None else getattr(network, name, None)
-        if isinstance(inside, nn.Module):
-            return network_tokens(inside, images)
+        if isinstance(tower := getattr(network, name, None), nn.Module):
+            return network_tokens(tower, images)
     if hasattr(network, "config"):
         return _transformers(network, images)
     raise HistobenchError(f"{type(network).__name__} has no patch tokens; define `patch_tokens(images)`")
@@ -58,11 +56,8 @@ def _timm(network: Any, images: Tensor) -> Tensor:
 
 def _open_clip(tower: Any, images: Tensor) -> Tensor:
     found: list[Tensor] = []
-    hook = tower.transformer.register_forward_hook(lambda module, inputs, output: found.append(output))
-    try:
+    with tower.transformer.register_forward_hook(lambda module, inputs, output: found.append(output)):
         tower(images)
-    finally:
-        hook.remove()
     tokens = found[0]
     if tower.attn_pool is None:  # else the norm is that of the pooled vector
         tokens = tower.ln_post(tokens)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from histobench.core.records import options_of
 from histobench.roi.evaluation.caveats import bad_image_caveats, caveats, leaks, origin_caveats, site_caveats
-from histobench.roi.evaluation.evaluation_request import EvaluationRequest
-from histobench.roi.features.feature_file import FeatureSet, text_columns
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, task_digest
+from histobench.roi.features.feature_file import FeatureSet, fingerprint_of, text_columns
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate_predictions
 from histobench.roi.options import Options
@@ -124,14 +124,20 @@ class Context:
         train = self.request.train
         if self.request.val is not None:
             return train, self.request.val
+        fit, rest = self.divided()
+        return rows_of(train, fit), rows_of(train, rest)
+
+    def divided(self, *, chooses: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the training set to train on and, about a fifth, to choose by."""
+        train = self.request.train
         groups = self.choosing(train).groups
         fit, rest = held_out(train.labels.numpy(), groups, seed=self.request.seed)
-        if not len(rest):
+        if chooses and not len(rest):
             raise TaskSkippedError(
-                f"the preset {self.request.preset} chooses on held-out images, but every class has one "
-                "training image; give a validation set"
+                "hyper-parameters are chosen on held-out images, but every class has one training image; "
+                "give a validation set"
             )
-        return rows_of(train, fit), rows_of(train, rest)
+        return fit, rest
 
     def choosing(self, train: FeatureSet) -> Choosing:
         """What is held out of these training features where something is chosen."""
@@ -148,6 +154,10 @@ class Context:
     def choice_warnings(self) -> tuple[str, ...]:
         """What a task that chooses on a part of the training set has to say about the choice."""
         return (self.choices.warning,) if self.choices is not None and self.choices.warning else ()
+
+    def digest(self, task: str) -> str:
+        """The name of all that the results of a task depend on."""
+        return task_digest(self.request, task, fingerprint_of(*self.request.features))
 
     @cached_property
     def leaks(self) -> tuple[str, ...]:

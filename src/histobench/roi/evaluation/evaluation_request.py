@@ -25,6 +25,7 @@ from histobench.roi.results.layout import (
     TaskFiles,
     stored_in,
 )
+from histobench.roi.task_catalogue import ON_IMAGES
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
@@ -151,7 +152,8 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
         "options": {
             name: str(value)
             for name, value in asdict(request.options).items()
-            if name not in IMAGE_KEYS and (name not in LAB_KEYS or request.preset == "patho-bench")
+            if (name == "choose_by" or (name in IMAGE_KEYS) == (task in ON_IMAGES))
+            and (name not in LAB_KEYS or request.preset == "patho-bench")
         },
         "prompts": read_plain_text(prompts) if prompts and prompts.is_file() else "",
         "version": __version__,

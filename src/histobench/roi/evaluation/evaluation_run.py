@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from histobench.core.claim import exclusive
 from histobench.core.devices import resolve_device
@@ -20,9 +20,8 @@ from histobench.roi.evaluation.evaluation_request import (
     ImageRequest,
     is_recorded,
     record,
-    task_digest,
 )
-from histobench.roi.evaluation.image_context import ImageContext, readable
+from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import get_preset
@@ -34,6 +33,7 @@ from histobench.roi.robustness.pack import RobustnessResult
 from histobench.roi.task_catalogue import CLASS, ON_IMAGES, UNTRAINED, canonical_task, not_applicable
 
 log = logging.getLogger(__name__)
+C = TypeVar("C", bound=Context)
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,52 @@ def evaluate(
     """
     from histobench.roi.evaluation.tasks import TASK_RUNNERS
 
-    preset = get_preset(request.preset)
     tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
     if len(request.train):
         check_pair(request.train, request.test)
         if request.val is not None:
             check_pair(request.train, request.val)
-    identity = _identity(request)
     context = Context(request, _classes(request), resolve_device(request.device))
     target = CLASS if request.test.target is None else request.test.target.kind
+    images = dict.fromkeys(ON_IMAGES, "it works on images, not on stored features: use `histobench run`")
+    reasons = {task: _not_run(task, request.preset, target) or images.get(task, "") for task in tasks}
+    return _evaluated(context, reasons, TASK_RUNNERS, on_task, resume=resume)
+
+
+def evaluate_on_images(
+    asked: ImageRequest, *, on_task: Callable[[str], None] = lambda _: None
+) -> EvaluationOutcome:
+    """Run a task that works on images and write its files; one that was finished is left alone."""
+    from histobench.roi.evaluation.tasks import IMAGE_RUNNERS
+
+    task, target = asked.task, asked.data.target
+    reason = _not_run(task, asked.preset, CLASS if target is None else target.kind)
+    if not is_computed(asked.recipe.name):
+        reason = "it needs an encoder that is computed from images"
+    if reason:
+        known = (asked.dataset, asked.encoder, asked.preset, asked.results_dir)
+        return EvaluationOutcome(*known, (), skipped={task: reason})
+    return _evaluated(ImageContext.of(asked), {task: ""}, IMAGE_RUNNERS, on_task, resume=True)
+
+
+def _not_run(task: str, preset: str, target: str) -> str:
+    """Why a task is left out; empty where it is not."""
+    if task in get_preset(preset).left_out:
+        return f"the preset {preset} has no recipe for it"
+    return not_applicable(task, target)
+
+
+def _evaluated(
+    context: C,
+    reasons: Mapping[str, str],
+    runners: Mapping[str, Callable[[C], Iterable[TaskResult | RobustnessResult]]],
+    on_task: Callable[[str], None],
+    *,
+    resume: bool,
+) -> EvaluationOutcome:
+    """Run those tasks for which there is no reason not to."""
+    request = context.request
+    identity = _identity(request)
     known_by = _known_by(request, identity)
     rows: list[TaskRow] = []
     skipped: dict[str, str] = {}
@@ -90,20 +127,14 @@ def evaluate(
     folders: list[Path] = []
     places: set[Path] = set()  # where anything of this evaluation is, from before included
     warned = False
-    for task in tasks:
-        if task in preset.left_out:
-            skipped[task] = f"the preset {request.preset} has no recipe for it"
+    for task, reason in reasons.items():
+        if reason:
+            skipped[task] = reason
             continue
         if not len(request.train) and task not in UNTRAINED:
             skipped[task] = "there are no training images"
             continue
-        if reason := not_applicable(task, target):
-            skipped[task] = reason
-            continue
-        if task in ON_IMAGES:
-            skipped[task] = "it works on images, not on stored features: use `histobench run`"
-            continue
-        digest = task_digest(request, task, identity.fingerprint)
+        digest = context.digest(task)
         # Of two evaluations at once into one folder, the second finds the task done.
         with exclusive(request.results_dir / f".{task}.lock"):
             folder = place_of(request.results_dir, task, known_by)
@@ -119,13 +150,13 @@ def evaluate(
                     )
                 warned = True
             try:
-                for place, row in _written(task, TASK_RUNNERS[task](context), known_by, identity, context):
+                for place, row in _written(task, runners[task](context), known_by, identity, context):
                     folder = place
                     rows.append(row)
                 record(folder, task, digest)
                 folders.append(folder)
-            except TaskSkippedError as reason:
-                skipped[task] = str(reason)
+            except TaskSkippedError as why:
+                skipped[task] = str(why)
             except (HistobenchError, OSError) as error:
                 failed[task] = str(error)
     for folder in places.union(folders):
@@ -133,11 +164,12 @@ def evaluate(
     for folder in dict.fromkeys(folders):
         if folder != request.results_dir:
             log.warning("%s holds the results of another run; these are in %s", request.results_dir, folder)
+    every = {*folders, *places}
     return EvaluationOutcome(
         identity.dataset,
         identity.encoder,
         identity.preset,
-        folders[0] if len(set(folders)) == 1 else request.results_dir,
+        every.pop() if len(every) == 1 else request.results_dir,
         tuple(rows),
         skipped,
         failed,
@@ -145,55 +177,12 @@ def evaluate(
     )
 
 
-def evaluate_on_images(
-    request: ImageRequest, *, on_task: Callable[[str], None] = lambda _: None
-) -> EvaluationOutcome:
-    """Run a task that works on images and write its files; one that was finished is left alone."""
-    from histobench.roi.evaluation.tasks import IMAGE_RUNNERS
-
-    task, data = request.task, request.data
-    done = partial(EvaluationOutcome, request.dataset, request.encoder, request.preset, request.results_dir)
-    reason = not_applicable(task, CLASS if data.target is None else data.target.kind)
-    if task in get_preset(request.preset).left_out:
-        reason = f"the preset {request.preset} has no recipe for it"
-    if not is_computed(request.recipe.name):
-        reason = "it needs an encoder that is computed from images"
-    if reason:
-        return done((), skipped={task: reason})
-    context = ImageContext.of(request)
-    identity = RunIdentity(
-        request.dataset, request.encoder, request.preset, request.seed, context.fingerprint, size=context.size
-    )
-    known_by = {
-        name: str(getattr(identity, name)) for name in ("dataset", "encoder", "preset", "size", "seed")
-    }
-    with exclusive(request.results_dir / f".{task}.lock"):
-        folder = place_of(request.results_dir, task, known_by)
-        if is_recorded(folder, task, context.digest):
-            return replace(done((), unchanged=(task,)), results_dir=folder)
-        on_task(task)
-        rows = []
-        try:
-            if request.settings.on_bad_image == "stop":
-                readable(request.data, request.settings)
-            for place, row in _written(task, IMAGE_RUNNERS[task](context), known_by, identity, context):
-                folder = place
-                rows.append(row)
-            record(folder, task, context.digest)
-        except TaskSkippedError as why:
-            return done((), skipped={task: str(why)})
-        except (HistobenchError, OSError) as error:
-            return done((), failed={task: str(error)})
-    write_tidy_rows(folder)
-    return replace(done(tuple(rows)), results_dir=folder)
-
-
 def _written(
     task: str,
     results: Iterable[TaskResult | RobustnessResult],
     known_by: Mapping[str, str],
     identity: RunIdentity,
-    context: Context | ImageContext,
+    context: Context,
 ) -> Iterator[tuple[Path, TaskRow]]:
     """Write the results of a task one by one, and beside them what every episode or run predicted."""
     with ExitStack() as stack:
@@ -213,7 +202,7 @@ def _write(
     task: str,
     result: TaskResult | RobustnessResult,
     identity: RunIdentity,
-    context: Context | ImageContext,
+    context: Context,
 ) -> TaskRow:
     if isinstance(result, RobustnessResult):
         for caveat in result.caveats:

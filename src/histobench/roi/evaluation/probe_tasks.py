@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskResult, rows_of
-from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols import eva, thunder
@@ -96,7 +95,7 @@ def _probe(context: Context, train: FeatureSet) -> Outcome:
 
 
 def mean_of_runs(
-    context: Context | ImageContext,
+    context: Context,
     runs: Sequence[Outcome],
     *,
     setting: str = "",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from histobench.core.text import check_plain_name
 from histobench.roi.data.roi_dataset import RoiImage
@@ -77,17 +78,26 @@ def assemble(
     remove_leftovers(path.parent, path.name)
     with _array((len(keys), dim), beside=path) as embeddings:
         cache.gather(keys, embeddings)
-        features = FeatureSet(
-            embeddings=torch.from_numpy(embeddings),
-            labels=torch.tensor([image.label for image in images], dtype=torch.int64),
-            img_names=tuple(image.name for image in images),
-            groups=_groups(images),
-            metadata=dict(metadata),
-            sites=site_table([image.sites for image in images]),
-            target=Target.of(target, [image.target for image in images]),
-            places=TilePlaces.of([image.place for image in images]),
-        )
-        save(features, path)
+        save(labelled(images, torch.from_numpy(embeddings), metadata, target), path)
+
+
+def labelled(
+    images: Sequence[RoiImage],
+    embeddings: Tensor,
+    metadata: Mapping[str, Any],
+    target: TargetColumns | None = None,
+) -> FeatureSet:
+    """The features of images with all that the dataset says about these."""
+    return FeatureSet(
+        embeddings=embeddings,
+        labels=torch.tensor([image.label for image in images], dtype=torch.int64),
+        img_names=tuple(image.name for image in images),
+        groups=_groups(images),
+        metadata=dict(metadata),
+        sites=site_table([image.sites for image in images]),
+        target=Target.of(target, [image.target for image in images]),
+        places=TilePlaces.of([image.place for image in images]),
+    )
 
 
 def _groups(images: Sequence[RoiImage]) -> tuple[str, ...] | None:

@@ -174,9 +174,11 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         )
         for task in plan.tasks:  # a mistyped task is an error now, and not after hours of extraction
             canonical_task(task)
-        reasons = [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]
-        if plan.tasks and all(reasons):
-            raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
+        reasons = {task: not_applicable(canonical_task(task), plan.target) for task in plan.tasks}
+        wrong = [f"{task} {reason}" for task, reason in reasons.items() if reason]
+        # Other tasks are skipped with the reason, but masks have no features that these could be tried on.
+        if wrong and (plan.target == MASK or len(wrong) == len(reasons)):
+            raise HistobenchError(wrong[0])
         if not folders:
             TargetColumns.asked(plan.target, plan.target_columns)
         for entry in datasets:

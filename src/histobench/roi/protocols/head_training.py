@@ -1,10 +1,8 @@
 """Linear heads on a network's features or patch tokens, with or without a LoRA adapter behind them: one loop.
 
-AdamW, a warm-up and a cosine, learning rates chosen on held-out images. On a frozen network the heads of all
-learning rates are trained together. The network stays in eval mode (no dropout, fixed batch statistics) and
-images are not augmented, so that what a frozen network gives is computed once. Heads see standardized values,
-by mean and standard deviation over what the frozen network gives of the images that are fitted: learning
-rates then mean the same for every encoder.
+On a frozen network the heads of all learning rates are trained together. It stays in eval mode and images are
+not augmented: what it gives is computed once. Values are standardized over the fitted images, so that rates
+mean the same for every encoder.
 """
 
 from __future__ import annotations
@@ -31,12 +29,11 @@ log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
 #: From rows of images to features [b, d], or from rows of tiles to tokens [b, d, h, w].
 Encode = Callable[[Tensor], Tensor]
+#: What is predicted after a training, and how it was trained.
+Run = tuple[NDArray[Any], dict[str, Any]]
 
-WEIGHT_DECAY = 0.01
-#: The share of the steps in which the learning rate grows.
-WARM_UP = 0.1
-#: Images or tiles at a time without gradients.
-INFERENCE_BATCH = 128
+#: The decay of AdamW, the share of steps in which learning rates grow, images at a time without gradients.
+WEIGHT_DECAY, WARM_UP, INFERENCE_BATCH = 0.01, 0.1, 128
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,21 @@ class Parts:
 
 
 def on_device(
-    encoder: BasePatchEncoder,
-    pixels: NDArray[np.generic],
-    *,
-    device: str,
-    precision: str,
-    tokens: bool = False,
+    encoder: BasePatchEncoder, pixels: NDArray[Any], *, device: str, precision: str, tokens: bool = False
 ) -> Encode:
     """From rows of decoded images to features of the encoder on its device, or to its patch tokens."""
-    dtype, low = PRECISIONS[precision], PRECISIONS[precision] != torch.float32
     run = PixelEncoder(encoder, channels_last=False, tokens=tokens).to(device).eval()
+    kind, dtype = torch.device(device).type, PRECISIONS[precision]
 
     def encode(rows: Tensor) -> Tensor:
         images = torch.from_numpy(np.asarray(pixels[rows.numpy()])).to(device, non_blocking=True)
-        kind = torch.device(device).type
-        with torch.autocast(kind, dtype=dtype if low else torch.bfloat16, enabled=low):
-            return run(images).float()
+        try:
+            with torch.autocast(kind, dtype=dtype, enabled=precision != "fp32"):
+                return run(images).float()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise HistobenchError(f"{encoder.name} fails on {len(images)} images: {error!r}") from error
 
     return encode
 
@@ -84,6 +80,8 @@ class Heads(nn.Module):
 
     def __init__(self, mean: Tensor, std: Tensor, n_classes: int, n_heads: int, seed: int) -> None:
         super().__init__()
+        if not (mean + std).isfinite().all():
+            raise HistobenchError("the network gives values that are not finite; try `precision` fp32")
         self.register_buffer("mean", mean[:, None])
         self.register_buffer("std", std.clamp_min(1e-6)[:, None])
         start = 0.01 * torch.randn(n_classes, len(mean), generator=torch.Generator().manual_seed(seed))
@@ -102,7 +100,7 @@ class Goal(Protocol):
     """What heads are trained for."""
 
     @property
-    def n_classes(self) -> int: ...
+    def classes(self) -> Sequence[str]: ...
 
     def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
         """The mean loss of rows [b], added up over heads."""
@@ -119,7 +117,7 @@ class Labels:
     """The class of each image; predicted are probabilities [heads, n, classes]."""
 
     labels: Tensor  # [n], on the device
-    n_classes: int
+    classes: Sequence[str]
 
     def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
         labels = self.labels[rows.to(logits.device), None].expand(-1, logits.shape[1])
@@ -149,22 +147,12 @@ class Trainer:
     inference_batch: int = INFERENCE_BATCH  # rows at a time without gradients
     name: str = ""
     lora: Lora | None = None
-    #: Seconds and rows of all training steps.
-    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    #: Rows in memory at once: fewer after memory ran out.
-    at_once: int = 1 << 20
-    #: Those that were trained last.
-    heads: Heads = field(init=False)
+    spent: list[float] = field(default_factory=lambda: [0.0, 0.0])  # seconds and rows of training steps
+    at_once: int = 1 << 20  # rows in memory at once: fewer after memory ran out
+    heads: Heads = field(init=False)  # those that were trained last
 
-    def runs(
-        self,
-        parts: Parts,
-        rates: Sequence[float],
-        seeds: Iterable[int],
-        on_trained: Callable[[int], None] = lambda seed: None,
-    ) -> Iterator[tuple[NDArray[Any], dict[str, Any]]]:
-        """What is predicted for the test rows after a training with each seed, and how it was trained."""
-        seeds = list(seeds)
+    def runs(self, parts: Parts, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[Run]:
+        """Train once with each seed, and predict the test rows."""
         costs = self.costs(parts, rates, seeds[0]) if len(rates) > 1 else {}
         rate = min(rates, key=lambda rate: costs.get(rate, 0.0))
         losses = {f"{rate:g}": cost for rate, cost in costs.items() if math.isfinite(cost)}
@@ -172,24 +160,22 @@ class Trainer:
         for seed in seeds:
             self.heads = self.train(parts.train, [rate], seed)
             predicted = self.predict(self.heads, parts.test)[0]
-            on_trained(seed)
             yield predicted, {"seed": seed, "learning_rate": rate, "held_out_loss": losses}
 
     def costs(self, parts: Parts, rates: Sequence[float], seed: int) -> dict[float, float]:
         """How wrong each learning rate is on the rows that were held out."""
         costs: dict[float, float] = {}
         for some in [rates] if self.lora is None else [[rate] for rate in rates]:
-            heads = self.train(parts.fit, some, seed)
-            found = self.goal.costs(self.predict(heads, parts.held_out), parts.held_out)
-            costs |= {
-                r: cost if math.isfinite(cost) else math.inf for r, cost in zip(some, found, strict=True)
-            }
+            self.heads = self.train(parts.fit, some, seed)
+            found = self.goal.costs(self.predict(self.heads, parts.held_out), parts.held_out)
+            found = np.nan_to_num(found, nan=math.inf, posinf=math.inf).tolist()
+            costs |= zip(some, found, strict=True)
         return costs
 
     def train(self, rows: Ints, rates: Sequence[float], seed: int) -> Heads:
         """Train new heads, and a new adapter with them, on these rows."""
         images = torch.from_numpy(rows)
-        heads = Heads(self.mean, self.std, self.goal.n_classes, len(rates), seed)
+        heads = Heads(self.mean, self.std, len(self.goal.classes), len(rates), seed)
         pairs = zip(heads.weights, heads.biases, rates, strict=True)
         groups = [{"params": [weight, bias], "lr": rate} for weight, bias, rate in pairs]
         if self.lora is not None:
@@ -213,29 +199,24 @@ class Trainer:
 
     def _step(self, batch: Tensor, heads: Heads, optimizer: torch.optim.Optimizer) -> None:
         """One step; where memory runs out, the same step with the batch in smaller pieces."""
-        while True:
-            optimizer.zero_grad(set_to_none=True)
-            try:
-                for rows in batch.split(self.at_once):
-                    loss = self.goal.loss(heads(self.encode(rows)), rows)
-                    (loss * (len(rows) / len(batch))).backward()
-                break
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                size, device = min(self.at_once, len(batch)), self.mean.device
-                if size == 1:
-                    raise HistobenchError(
-                        f"{self.name}: training on one image does not fit into the memory of {device}"
-                    ) from error
-            self.at_once = size // 2
-            log.warning(
-                "%s: out of memory on %s; training on %d images at a time, with the same steps",
-                *(self.name, device, self.at_once),
-            )
-            if self.mean.is_cuda:
-                torch.cuda.empty_cache()
-        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        try:
+            for rows in batch.split(self.at_once):
+                loss = self.goal.loss(heads(self.encode(rows)), rows)
+                (loss * (len(rows) / len(batch))).backward()
+            optimizer.step()
+            return
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self.at_once = min(self.at_once, len(batch)) // 2
+            if not self.at_once:
+                raise HistobenchError(
+                    f"{self.name}: training on one image does not fit into the memory of {self.mean.device}"
+                ) from error
+        log.warning("%s: out of memory; training on %d images at a time", self.name, self.at_once)
+        torch.cuda.empty_cache()
+        self._step(batch, heads, optimizer)
 
     @torch.no_grad()
     def predict(self, heads: Heads, rows: Ints) -> NDArray[Any]:

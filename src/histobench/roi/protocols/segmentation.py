@@ -1,15 +1,10 @@
-"""Segmentation by patch tokens: the geometry of tiles, what linear heads are trained for, and neighbors.
-
-Everything works on square tiles of the encoder's input size: tokens [b, d, h, w] in, the class of every pixel
-out. What does not count (padding, the class "ignore") is `IGNORED` in the true classes.
-"""
+"""Segmentation by patch tokens: the geometry of tiles, what linear heads are trained for, and neighbors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
@@ -26,9 +21,6 @@ from histobench.roi.protocols.head_training import Encode, Ints
 NEIGHBORS, TEMPERATURE, BANK, QUERIES = 30, 0.02, 100_000, 2048
 
 Counts = NDArray[np.int64]  # [..., images, 3, classes]: pixels in both, predicted, true
-
-
-# Geometry: an image of any size as tiles without overlap.
 
 
 def cut(pixels: NDArray[np.uint8], size: int, fill: int) -> NDArray[np.uint8]:
@@ -75,9 +67,6 @@ def tally(truth: Tensor, predicted: Tensor, n_classes: int) -> NDArray[np.int64]
     return torch.stack(parts, dim=1).cpu().numpy()
 
 
-# What linear heads on tokens are trained for.
-
-
 @dataclass(frozen=True)
 class Masks:
     """The class of every pixel of tiles; predicted are pixels of whole images [heads, images, 3, classes]."""
@@ -86,12 +75,7 @@ class Masks:
     image: Ints  # [n], the image of each tile, in rising order
     classes: tuple[str, ...]
 
-    @property
-    def n_classes(self) -> int:
-        return len(self.classes)
-
     def of(self, rows: Tensor) -> Tensor:
-        """The true classes of tiles [b, s, s]."""
         return self.truth[rows.to(self.truth.device)]
 
     def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
@@ -106,11 +90,10 @@ class Masks:
             truth = self.of(rows).to(values.device)
             # One after the other: values at the size of the mask take most of the memory.
             classes = (upsampled(each, size).argmax(dim=1) for each in values.unbind(dim=1))
-            tiles.append(np.stack([tally(truth, each, self.n_classes) for each in classes]))
+            tiles.append(np.stack([tally(truth, each, len(self.classes)) for each in classes]))
             images.append(self.image[rows.numpy()])
-        each = np.concatenate(tiles, axis=1)
         starts = np.unique(np.concatenate(images), return_index=True)[1]
-        return np.add.reduceat(each, starts, axis=1)
+        return np.add.reduceat(np.concatenate(tiles, axis=1), starts, axis=1)
 
     def costs(self, predicted: Counts, rows: Ints) -> list[float]:
         """One minus Dice."""
@@ -141,23 +124,6 @@ def head_loss(logits: Tensor, truth: Tensor) -> Tensor:
     return (entropy + 1 - dice[:, true > 0].mean(dim=1)).sum()
 
 
-# Tokens of many tiles: kept, or computed again; and what is known of those that count.
-
-
-def kept(encode: Encode, rows: Ints, most: float, batch: int, device: str) -> Encode:
-    """`encode` with the tokens of these tiles in a half-precision file, where `most` bytes are enough."""
-    shape = encode(torch.from_numpy(rows[:1])).shape[1:]
-    if len(rows) * 2 * math.prod(shape) > most:
-        return encode
-    with TemporaryFile() as file:
-        for part in torch.from_numpy(rows).split(batch):
-            encode(part).half().cpu().contiguous().numpy().tofile(file)
-        tokens = on_gpu(file_array(file, np.float16, (len(rows), *shape)), device)
-    place = torch.full((int(rows.max()) + 1,), -1)
-    place[torch.from_numpy(rows)] = torch.arange(len(rows))
-    return lambda asked: tokens[place[asked].to(tokens.device)].to(device).float()
-
-
 def file_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """What was written to a temporary file, as an array; its space is free again when the array is gone."""
     file.flush()
@@ -178,7 +144,7 @@ def survey(
     count, total, squares = 0, torch.zeros(1), torch.zeros(1)
     for part in torch.from_numpy(rows).split(batch):
         tokens = encode(part)
-        shares = patch_shares(masks.of(part).to(tokens.device), (*tokens.shape[2:],), masks.n_classes)
+        shares = patch_shares(masks.of(part).to(tokens.device), (*tokens.shape[2:],), len(masks.classes))
         shares = shares.permute(0, 2, 3, 1).flatten(0, 2)
         counted = shares.sum(dim=1) > 0
         some = tokens.permute(0, 2, 3, 1).flatten(0, 2)[counted].double()
@@ -188,9 +154,6 @@ def survey(
             drawn.add(some.float(), shares[counted])
     mean = total / count
     return mean.float(), (squares / count - mean**2).clamp_min(0).sqrt().float()
-
-
-# The readout without training: the classes of the nearest training tokens.
 
 
 @dataclass
@@ -203,7 +166,6 @@ class Drawn:
     shares: list[Tensor] = field(default_factory=list)
 
     def add(self, tokens: Tensor, shares: Tensor) -> None:
-        """Keep a part of these tokens [n, d] and of the shares [n, c]."""
         some = torch.from_numpy(self.rng.random(len(tokens)) < self.share).to(tokens.device)
         self.tokens.append(F.normalize(tokens[some], dim=1).half().cpu())
         self.shares.append(shares[some].cpu())
