@@ -7,10 +7,11 @@ import sys
 import time
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.terminal import Busy, count_of, print_table, say
+from histobench.cli.terminal import Busy, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 
 CACHE_COMMANDS = {
     "ls": Command("cache:ls", "list encoders with cached features, last used first"),

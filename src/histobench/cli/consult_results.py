@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import verbose_option
-from histobench.cli.terminal import count_of, open_terminal, print_table, with_bounds
+from histobench.cli.terminal import open_terminal, print_table, with_bounds
 from histobench.consult.study_plan import ReadsStudy
 from histobench.core.files import write_json
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,6 @@ from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import DATA, SKIP_FAILED, EngineFlags, chosen_engine, engine_of, verbose_option
 from histobench.cli.terminal import (
     Busy,
-    count_of,
     in_flags,
     open_terminal,
     print_answer,
@@ -23,6 +22,7 @@ from histobench.cli.terminal import (
 )
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, option, options_of, record
+from histobench.core.text import count_of
 from histobench.roi.options import DatasetEntry, plan_options
 from histobench.roi.result_options import ReadsResults
 from histobench.roi.task_catalogue import ON_IMAGES

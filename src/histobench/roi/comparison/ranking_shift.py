@@ -138,7 +138,7 @@ def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
         notes.append(
             f"The ranking changes: {shown}."
             if shown
-            else "No change of the ranking is shown: no pair is significantly different in both orders."
+            else "No change of the ranking is shown: no pair differs significantly in opposite directions."
         )
     title = f"{shift.dataset}: {shift.metric} of the frozen and the fine-tuned networks"
     return Grid(title, header, tuple(rows), tuple(notes))

@@ -105,7 +105,7 @@ class ImageContext:
                 "a validation set"
             )
         whole = ", whole groups," if by.groups is not None else ""
-        val_use = f"a fifth of the training set{whole} was held out to choose learning rates by"
+        val_use = f"a fifth of the training set{whole} was held out to choose learning rates"
         info = {"chosen_by": by.chosen_by, "val_use": val_use}
         return Parts(fit, rest, in_train, in_test), info, (by.warning,) if by.warning else ()
 
