@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import glob
+import json
 import re
 import shlex
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.docs.test_pages_run import chat_address, draw_data
 
 from histobench.cli.main import COMMANDS, main
-from tests.docs.test_pages_run import chat_address, draw_data  # noqa: F401: a fixture
 
+__all__ = ["chat_address"]  # the fixture
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TOP = Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ NOT_HERE = {
     "histobench mcp": "ends when it is stopped",
     "histobench worker": "is started by the run",
     "--engine slurm": "needs Slurm",
+    "mint run  ": "minutes: a local model",
     "mint run --constrain": "the tutorial on agents runs it",
     "mint run --config": "asks hosted models for all datasets",
     "mint import": "needs logs of another program",
@@ -40,7 +42,8 @@ NOT_HERE = {
 }
 #: Names of the examples -> what the folder of the test has.
 HERE = {
-    r"\bmy_folder\b|\btiles/": "my_data",
+    r"\bmy_folder\b|(?<![-\w])tiles/": "my_data",
+    r"--out study/": "--out fresh",
     r"patient_\(": "patient(",
     r"CRC-100K\.csv": "crc.csv",
     r"CRC=crc\.csv --images BRACS=bracs/": "crc=crc.csv",
@@ -71,7 +74,27 @@ def examples() -> Iterator[str]:
             yield from re.findall(r"^ +(histobench [^\n]*?)(?: {3,}.*)?$", about, re.MULTILINE)
 
 
-EXAMPLES = sorted({each for each in examples() if not any(part in each for part in NOT_HERE)})
+EXAMPLES = sorted({each for each in examples() if not any(part in f"{each}  " for part in NOT_HERE)})
+#: Commands that end in an error or a hint, with their exit codes.
+OTHERS = {
+    "histobench run --data crc.csv": 2,
+    "histobench run --data crc.csv --encoders zzz": 2,
+    "histobench run --data crc.csv --encoders tiny-vl --tasks KNN --results 'one encoder'": 0,
+    "histobench run --data my_data --encoders tiny-vl": 2,
+    "histobench run --data nowhere --encoders tiny-vl": 2,
+    "histobench compare nowhere": 2,
+    "histobench compare results --task Fine-tune": 2,
+    "histobench report my_data": 2,
+    "histobench status my_data": 2,
+    "histobench consult table results": 2,
+    "histobench consult prepare crc.csv --encoders tiny-vl,random-vit --cases 9 --out 'my study'": 0,
+    "histobench evaluate --tasks KNN --train train.pt --test test.pt --results 'my results'": 0,
+    "histobench models show uni_v1": 0,
+    "histobench data check nowhere": 2,
+    "histobench verify results": 3,
+}
+#: Commands that messages name without what they need: only whether they exist is tested.
+NEED_MORE = {"run", "evaluate", "extract", "data check", "consult prepare", "mint run", "robustness"}
 
 
 def perform(line: str) -> int:
@@ -87,11 +110,17 @@ def perform(line: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, chat_address: str) -> Iterator[Path]:  # noqa: F811
+def prepared(tmp_path_factory: pytest.TempPathFactory, chat_address: str) -> Iterator[Path]:
     """A folder with what the examples name: data, results, features, a study, runs of agents."""
     folder = tmp_path_factory.mktemp("prepared")
     draw_data(folder, masks=False)
     (folder / "classes.txt").write_text("normal,0\nstroma,1\ntumor,2\n")
+    contrast = {"name": "mine", "measure": "u_wrong", "arm": "random", "against": "strong"}
+    (folder / "contrasts.json").write_text(json.dumps([contrast]))
+    rows = (folder / "crc.csv").read_text().splitlines()
+    for place in range(1, len(rows), 4):  # labels that no encoder can learn
+        rows[place] = rows[place].replace(",tumor,", ",stroma,").replace(",normal,", ",tumor,")
+    (folder / "crc.csv").write_text("\n".join([*rows, ""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HISTOBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OPENAI_API_KEY", "none")
@@ -105,7 +134,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, chat_address: str) -> Ite
             "consult run study --agent policy:reader --arms none,strong",
             f"consult run study --agent {model} --arms none,strong",
             f"mint run --agent {model} --tasks gsm8k --k 2 --results mint-results",
-            f"mint run --agent {model.replace('gpt-4o-mini', 'other')} --tasks gsm8k --k 2 --results mint-results",
+            f"mint run --agent {model} --name other --tasks gsm8k --k 2 --results mint-results",
         ):
             assert perform(f"histobench {line}") == 0, line
         shutil.copytree("results/features", "features")
@@ -138,21 +167,30 @@ def named_commands(text: str) -> list[str]:
     return [line.split("   ")[0].rstrip(" ;,.") for line in found]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_runs_and_what_it_names(
+@pytest.mark.parametrize(
+    ("example", "expected"), [*((each, 0) for each in EXAMPLES if "verify" not in each), *OTHERS.items()]
+)
+def test_a_command_runs_and_so_do_those_that_it_names(
     example: str,
+    expected: int,
     here: Path,
-    chat_address: str,  # noqa: F811
+    chat_address: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     capsys.readouterr()
     line = at_hand(example, chat_address)
     code = perform(line)
     said = capsys.readouterr()
-    assert code == 0, f"{line}\n{said.out}\n{said.err}"
+    assert code == expected, f"{line}\n{said.out}\n{said.err}"
     for named in dict.fromkeys(named_commands(said.out + said.err)):
-        if not any(part in named for part in NOT_HERE):
+        if not any(part in f"{named}  " for part in NOT_HERE):
             line = at_hand(named, chat_address)
+            line += " --help" * (named.removeprefix("histobench ") in NEED_MORE)
             code = perform(line)
             after = capsys.readouterr()
             assert code == 0, f"{example}\n{line}\n{after.out}\n{after.err}"
+
+
+def test_the_commands_in_a_message_are_found() -> None:
+    said = "Next: histobench report 'my results'   (web pages)\nzzz (`histobench models` lists all); 2 more"
+    assert named_commands(said) == ["histobench report 'my results'", "histobench models"]

@@ -9,7 +9,7 @@ import { clipped } from "../charts/critical-difference";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
 import { reliability } from "../charts/reliability";
 import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
-import { Breadcrumbs, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
+import { Breadcrumbs, Coded, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
 import { findRun, href, runHref, type Route } from "../route";
 import { TargetRun } from "./target-run";
 import { EmbeddingMap } from "../embedding";
@@ -321,7 +321,7 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
       </table>
       <p class="fine">
         {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
-        {[...reasons].map(([reason, labels]) => <>No interval of {labels.join(", ")}: {reason}. </>)}
+        {[...reasons].map(([reason, labels]) => <>No interval of {labels.join(", ")}: <Coded text={reason} />. </>)}
         {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} {units.number === 1 ? "does" : "do"} not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
         {names.length > shown.length || all ? (
           <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>

@@ -28,7 +28,7 @@ def cache_flags(parser: argparse.ArgumentParser) -> None:
 def cache_command(args: argparse.Namespace) -> int:
     """List, verify or remove cached features.
 
-    It is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
+    The cache is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
     $XDG_CACHE_HOME/histobench or ~/.cache/histobench). Feature files in your own
     folders are not part of it. Features that are removed from the cache are
     computed again when they are needed.
