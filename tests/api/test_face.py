@@ -111,6 +111,8 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
     ):
         assert axes.has_data()
         matplotlib.pyplot.close(axes.figure)
+    with pytest.raises(hb.HistobenchError, match=r"not 'confusions'; .* plot\.leaderboard\(\), plot\.conf"):
+        bench.plot("confusions")
 
 
 @pytest.mark.slow

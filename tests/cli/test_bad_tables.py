@@ -21,6 +21,8 @@ TABLE = "path,label,split,patient\na.png,x,train,p1\nb.png,y,train,p2\nc.png,x,t
         (TABLE.replace("path", "wo", 1), (), "no column 'image_path'"),
         (TABLE.replace("label", "art", 1), (), "name it with --label-column"),
         (TABLE.replace("split", "teil", 1), (), "has no split column"),
+        ("wo,art\na.png,x\n", (), "image), no 'label', no 'split'; it has: wo, art"),
+        ("wo,art\na.png,x\n", ("--split", "0.5/0.5"), "image), no 'label'; it has: wo, art"),
         (TABLE, ("--image-column", "pfad"), "no column 'pfad'"),
         (TABLE, ("--label-column", "lable"), "did you mean label?"),
         (TABLE, ("--group-column", "case"), "no column 'case'"),

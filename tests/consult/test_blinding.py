@@ -55,7 +55,8 @@ def test_few_groups_are_not_enough_to_call_a_study_blind() -> None:
         assert not check.blind
         assert not check.leaks
         assert check.groups_needed > 8
-        assert f"too few groups (about {check.groups_needed} needed)" in check.sentence
+        needed = f"(about {check.groups_needed} needed)"
+        assert f"too few patients or slides to show that they look alike {needed}" in check.sentence
     assert audit(40).blind
     assert audit(40).sentence.endswith(f", blind (at most {audit(40).high:.2f})")
     planted = audit(40, shift=30.0)
@@ -119,7 +120,9 @@ def test_a_weak_encoder_that_is_better_than_the_strong_one_is_reported(
     assert "exchange them in --encoders" in said.err
     assert "all features were in the cache" in said.err
     study = open_study(tmp_path / "study")
-    assert any("blinding" in caution and "too few groups" in caution for caution in study.facts.cautions)
-    assert "too few groups (about" in said.err
+    assert any(
+        "blinding" in caution and "too few patients or slides" in caution for caution in study.facts.cautions
+    )
+    assert "too few patients or slides to show" in said.err
     shown = {row.image for row in study.cassette.rows if row.tool == "neighbours"}
     assert not any(alias(case.id, case.id) in shown for case in study.cases)

@@ -195,3 +195,35 @@ def test_every_parameter_of_python_reaches_the_records(
             getattr(hb.consult, function)(*first, **{name: value})
         assert str(reached.value) != str(usual.value), name
         assert str(value) in str(reached.value), name
+
+
+def test_the_seconds_of_an_encoder_are_those_of_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from histobench.roi.features import feature_extraction
+
+    made: list[Any] = []
+
+    def remembered(*args: Any, **options: Any) -> Any:
+        made.extend(extract(*args, **options))
+        return made
+
+    extract = feature_extraction.extract
+    monkeypatch.setattr(feature_extraction, "extract", remembered)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    folder = make_images(tmp_path / "images")
+    study = hb.consult.prepare(
+        hb.load_dataset(folder / "tiles.csv", classes=folder / "tiles.txt"),
+        [f"{folder / 'three.py'}:{name}" for name in ("Colours", "Noise")],
+        folder=tmp_path / "study",
+        cases=20,
+        measured=6,
+        device="cpu",
+        num_workers=0,
+    )
+    for facts in study.facts.encoders:
+        parts = [each for each in made if each.asked.endswith(facts.name)]
+        assert len(parts) > 1
+        assert facts.seconds_per_image is not None
+        computed = sum(each.computed for each in parts)
+        assert facts.seconds_per_image * computed == pytest.approx(parts[0].forward_seconds)

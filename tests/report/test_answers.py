@@ -203,3 +203,35 @@ def test_the_sizes_of_many_datasets_are_a_range() -> None:
         "(KNN, accuracy; 10 to 60 test images each)" in answer(evidence, task="KNN", metric="accuracy").text
     )
     assert "d1: 10 test images; d2" in answer(evidence[:2], task="KNN", metric="accuracy").text
+
+
+def test_the_answer_names_setting_and_number_as_they_are() -> None:
+    values = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.4, 0.6)}
+    one = Evidence("d", "accuracy", values, ("a",), 1, None)
+    said = answer([one], task="Fine-tune", metric="accuracy", setting="lora").text
+    assert said.startswith("On d (Fine-tune lora, accuracy; 1 test image), a ")
+    of_patients = replace(one, n_images=24, of_patients=True)
+    assert "; 24 test patients)" in answer([of_patients], task="KNN", metric="accuracy").text
+
+
+@pytest.mark.slow
+def test_the_answer_of_a_board_of_patients_counts_patients(sites: dict[str, Path], data_of: Read) -> None:
+    said = data_of(sites["patients"], "board/0")["metrics"]["balanced_accuracy"]["answer"]
+    assert "(KNN patients, balanced accuracy; 24 test patients)" in said
+    said = data_of(sites["fine-tuned"], "board/0")["metrics"]["balanced_accuracy"]["answer"]
+    assert "(Fine-tune frozen, balanced accuracy; 90 test images of 30 patients or slides)" in said
+
+
+@pytest.mark.slow
+def test_mean_ranks_are_among_the_methods_only_where_there_are_some(
+    sites: dict[str, Path], data_of: Read, simulated: ModuleType, tmp_path: Path
+) -> None:
+    assert "Friedman" in data_of(sites["20 datasets"], "methods")["paragraph"]
+    assert "Friedman" not in data_of(sites["two encoders"], "methods")["paragraph"]
+    for name, task in (("a", "KNN"), ("b", "Proto")):  # no task is on both
+        data = simulated.SimulatedSet.of_size(name, 60, classes="AB")
+        for encoder in ("uni_v1", "resnet50"):
+            simulated.write_run(tmp_path / "r" / name / encoder, data, task, encoder=encoder, skill=2)
+    paragraph = data_of(build_site(tmp_path / "r", tmp_path / "site"), "methods")["paragraph"]
+    assert "on 2 datasets" in paragraph
+    assert "Friedman" not in paragraph

@@ -271,3 +271,17 @@ def test_a_study_of_version_0_2_still_opens(
     number = next(n for n, line in enumerate(page["lines"]) if line["arm"] == "swap")
     assert all(len(card["tool"]["neighbours"]) == 5 for card in data_of(site, f"failures/0-{number}"))
     assert main(["consult", "run", str(study), "--agent", "policy:reader", "--arms", "swap"]) == 2
+
+
+@pytest.mark.nightly
+def test_a_study_of_policies_alone_fits_a_phone_and_ranks_no_two_encoders(
+    tmp_path: Path, data_of: DataOf, consult_study: ModuleType, open_page: Open
+) -> None:
+    words = consult_study.Written(agents=("policy-reader", "policy-rational"))
+    consult_study.write_study(tmp_path / "results" / "study", words)
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    assert all(each["probe"] is None for each in data_of(site, "consult/0")["usefulness"].values())
+    page = open_page(site, "#/consult", viewport={"width": 390, "height": 844})
+    page.get_by_text("No language model has answered yet").wait_for()
+    assert "Kendall" not in page.locator("main").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -87,3 +87,38 @@ def test_a_long_name_does_not_push_the_numbers_away(
     drawn(page)
     fits = "element => element.scrollWidth <= element.clientWidth + 1"
     assert page.locator(".scroll", has=page.locator("table.deltas")).evaluate(fits)
+
+
+@pytest.mark.nightly
+def test_ticks_of_the_cost_chart_have_labels_that_differ(
+    tmp_path: Path, simulated: ModuleType, open_page: Open
+) -> None:
+    data = simulated.SimulatedSet.of_size("Colon", 400, classes="AB")
+    alike = simulated.SimulatedSet.of_size("Lung", 400, classes="AB")
+    for each in (data, alike):
+        for encoder, skill in (("tiny-vl", 2.0), ("resnet50", 2.02), ("uni_v1", 2.04)):
+            simulated.write_run(
+                tmp_path / "r" / each.name / encoder, each, "KNN", encoder=encoder, skill=skill
+            )
+    page = open_page(build_site(tmp_path / "r", tmp_path / "site"))
+    figure = page.locator("figure", has=page.get_by_role("heading", name="against cost"))
+    for axis in ("x", "y"):
+        labels = figure.locator(f"g[aria-label='{axis}-axis tick label'] text").all_text_contents()
+        assert len(labels) > 1
+        assert "" not in labels
+        assert len(set(labels)) == len(labels)
+
+
+def test_a_reason_that_several_metrics_share_is_given_once(
+    tmp_path: Path, simulated: ModuleType, open_page: Open
+) -> None:
+    data = simulated.SimulatedSet.of_size("Colon", 40, classes="AB")
+    simulated.write_run(
+        tmp_path / "r", data, "Few-shot", encoder="uni_v1", skill=2, setting="2way_1shot", episodes=5
+    )
+    page = open_page(
+        build_site(tmp_path / "r", tmp_path / "site"), "#/run/Colon/uni_v1/Few-shot/2way_1shot/uni"
+    )
+    text = page.locator("section", has=page.get_by_role("heading", name="Metrics")).first.inner_text()
+    assert text.count("were not kept") == 1
+    assert "No interval of balanced accuracy, accuracy" in text

@@ -120,7 +120,7 @@ def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
 def test_intervals_are_named_for_what_they_are(results: Path, tmp_path: Path, data_of: DataOf) -> None:
     folder = one_run(results, tmp_path / "r")
     site = build_site(folder, tmp_path / "site")
-    assert data_of(site, "run/0")["boundsFrom"] == "jackknife over groups (patients or slides) (wilson-t)"
+    assert data_of(site, "run/0")["boundsFrom"] == "jackknife over groups (patients or slides)"
     assert "jackknife intervals with Student's t" in data_of(site, "methods")["paragraph"]
 
 

@@ -61,7 +61,7 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
       Plot.ruleY([0], { stroke: palette.ink, strokeWidth: 1.2 }),
       Plot.link([{ a: low, b: low + critical }], { x1: "a", x2: "b", y1: -34, y2: -34, stroke: palette.second, strokeWidth: 3 }),
       Plot.text([`critical difference ${ranking.criticalDifference.toFixed(2)}`], { x: low, y: -34, dy: -12, textAnchor: "start", fill: palette.second, fontWeight: 600 }),
-      Plot.text(["mean rank, 1 is first"], { frameAnchor: "top-right", dx: margin - 4, dy: -46, textAnchor: "end", fill: palette.muted }),
+      Plot.text(["1 is first"], { frameAnchor: "top-right", dx: margin - 4, dy: -15, textAnchor: "end", fill: palette.muted }),
       Plot.line(lines, { x: "x", y: "y", z: "key", stroke: palette.line, strokeWidth: 1 }),
       Plot.link(bars, { x1: (d) => ranks[d.first] - 0.03 * span, x2: (d) => ranks[d.last] + 0.03 * span, y1: (d) => 8 + d.lane * 8, y2: (d) => 8 + d.lane * 8, stroke: palette.accent, strokeWidth: 4, strokeLinecap: "round" }),
       Plot.dot(labels, { x: "rank", y: 0, r: 3, fill: palette.ink }),

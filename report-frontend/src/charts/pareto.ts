@@ -37,10 +37,13 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
   // Ticks of the log scale: 1, 2 and 5, or only powers of ten where there are many; the ends where there are none.
   const decades = Math.log10(Math.max(...points.map((p) => p.x)) / Math.min(...points.map((p) => p.x)));
   const [least, most] = [Math.min(...points.map((p) => p.x)), Math.max(...points.map((p) => p.x))];
-  const steps = decades < width / 160 ? [1, 2, 5] : [1];
+  // The scale labels 5 only where there are few decades, so that there are no ticks without labels.
+  const steps = decades >= Math.min(5, width / 160) ? [1] : decades < 2 ? [1, 2, 5] : [1, 2];
   const exponents = Array.from({ length: Math.ceil(decades) + 2 }, (_, k) => Math.floor(Math.log10(least)) + k);
   const round = exponents.flatMap((e) => steps.map((step) => step * 10 ** e)).filter((x) => x >= least && x <= most);
   const ticks = round.length > 1 ? round : [...new Set([least, most])];
+  const heights = points.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
+  const digits = Math.max(2, Math.ceil(-Math.log10((Math.max(...heights) - Math.min(...heights)) / 7 || 1)));
   const draw = (labels: Plot.Markish[]) =>
     Plot.plot({
     ...base(width, palette, `${axes.yLabel} against ${axes.xLabel}. Not beaten in both: ${best.map((p) => p.name).join(", ")}`),
@@ -50,7 +53,7 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     marginTop: 26,
     marginBottom: 46,
     x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", labelOffset: 38, ticks, tickFormat: compact, insetLeft: 30, insetRight: 30 },
-    y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, ticks: 7, tickFormat: (y: number) => y.toFixed(2) },
+    y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, ticks: 7, tickFormat: (y: number) => y.toFixed(digits) },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
       Plot.gridX(ticks, { stroke: palette.grid, strokeOpacity: 1 }),

@@ -109,9 +109,9 @@ function StudyPage({ site, study, number, route }: { site: Site; study: Study; n
           {study.groups ? ` (${count(study.groups, "group")})` : ""}. The agent is held fixed, the image encoder behind its tools is what changes.
         </p>
       </div>
-      {study.blinding.length > 0 && (
+      {study.blinding.length > 0 && !study.cautions.some((text) => text.startsWith("blinding: ")) && (
         <p class="fine">
-          Blinding: a classifier that sees only the form of the tools’ answers tells{" "}
+          Blinding: a classifier that sees only the form of the tools’ answers distinguishes{" "}
           {study.blinding.map((check) => `${check.first} from ${check.second} with AUC ${decimals(check.auc[0], 2)} (${decimals(check.auc[1], 2)} to ${decimals(check.auc[2], 2)})`).join(", ")}.
         </p>
       )}
@@ -157,7 +157,7 @@ function armWords(study: Study, arm: string): string {
 function Verdicts({ study, models }: { study: Study; models: string[] }) {
   const best = (agent: string) => study.lines.find((line) => line.agent === agent && line.arm === "strong");
   if (!models.length)
-    return <Notice>No language model has played yet: the lines below are reference policies. Run a model with <code>histobench consult run STUDY --agent openai:MODEL</code>.</Notice>;
+    return <Notice>No language model has answered yet: all rows are reference policies. Run a model with <code>histobench consult run STUDY --agent openai:MODEL</code>.</Notice>;
   return (
     <>
       {models.map((agent) => {
@@ -167,10 +167,10 @@ function Verdicts({ study, models }: { study: Study; models: string[] }) {
         return (
           <section class={`card verdict ${strong?.beats ? "holds" : ""}`}>
             <h2>
-              <b>{agent}</b> {line ? `is right in ${percent(line.values.final[0] ?? NaN, 1)} of cases with the strong encoder; the encoder alone is right in ${percent(line.values.tool[0] ?? NaN, 1)}.` : "did not play the arm strong."}
+              <b>{agent}</b> {line ? `is right in ${percent(line.values.final[0] ?? NaN, 1)} of cases with the strong encoder; the encoder alone is right in ${percent(line.values.tool[0] ?? NaN, 1)}.` : "has no answers in arm strong."}
             </h2>
-            {strong && <p>{strong.text}</p>}
-            {!strong && <p class="fine">Play <code>policy:reader</code> in the same arms to see whether it adds anything to the numbers it is shown.</p>}
+            {strong && <p>{strong.text.replace(/-(?=\d)/g, "−")}</p>}
+            {!strong && <p class="fine">Run <code>policy:reader</code> in the same arms to see whether the agent adds anything to the numbers that it is shown.</p>}
           </section>
         );
       })}
@@ -210,7 +210,7 @@ function Reliance({ study, line }: { study: Study; line: Line }) {
       name={`reliance_${short(line.agent)}_${line.arm}`}
       depends={[study, line]}
       draw={(width, palette) => reliance(right, wrong, width, palette)}
-      caption="How often the final answer is the tool’s, by the confidence that the tool states (bins of 0.2; size: cases). Bars are 95% intervals. Lines far apart: the agent tells a good answer from a bad one."
+      caption="How often the final answer is the tool’s, by the confidence that the tool states (bins of 0.2; size: cases). Bars are 95% intervals. The farther apart the lines, the better the agent distinguishes right from wrong answers."
     />
   );
 }
@@ -230,7 +230,7 @@ function TrustPlane({ study, arm }: { study: Study; arm: string }) {
       name={`trust_${arm}`}
       depends={[points]}
       draw={(width, palette) => trustPlane(points, width, palette)}
-      caption="Upper left: gives the tool’s answer when it is right and not when it is wrong, whether or not the agent asked the tool. On the dashed line right and wrong answers of the tool are given alike. Filled: agents; hollow: reference policies. Lines are 95% intervals."
+      caption="Upper left is best: the agent gives the tool’s answer when it is right and not when it is wrong, whether or not it asked the tool. On the dashed line it gives right and wrong answers of the tool equally often. Filled: agents; hollow: reference policies. Lines are 95% intervals."
     />
   );
 }
@@ -245,7 +245,7 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
         return value === null ? [] : [{ name: by === "arm" ? line.arm : short(line.agent), value, low, high, strong: by === "arm" || !isPolicy(line.agent) }];
       });
     const [over, under] = [of("u_wrong"), of("u_right").map(({ value, low, high, ...rest }) => ({ ...rest, value: 1 - value, low: high == null ? null : 1 - high, high: low == null ? null : 1 - low }))];
-    return [...(over.length ? [{ heading: "Over-reliance: wrong with the tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: not with a right tool" }, ...under] : [])];
+    return [...(over.length ? [{ heading: "Over-reliance" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance" }, ...under] : [])];
   }, [study, agent, arm, by]);
   if (!rows.length) return null;
   return (
@@ -255,13 +255,13 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
       depends={[rows]}
       draw={(width, palette) => intervalRows(rows, { label: "share of cases (less is better)", percent: true }, width, palette)}
       controls={<Segments label="Rows of over- and under-reliance" value={by} options={[{ value: "agent", label: "By agent" }, { value: "arm", label: "By arm" }]} onChange={setBy} />}
-      caption={by === "arm" ? `${short(agent)} in every arm. Bars are 95% intervals.` : `All agents in arm ${arm}. Bars are 95% intervals; filled: agents, hollow: reference policies.`}
+      caption={`Over-reliance: the tool’s answer where it is wrong. Under-reliance: another answer where the tool is right. ${by === "arm" ? `${short(agent)} in every arm. Bars are 95% intervals.` : `All agents in arm ${arm}. Bars are 95% intervals; filled: agents, hollow: reference policies.`}`}
     />
   );
 }
 
 const SEQUENCE_MEASURES = [
-  { value: "discrimination", label: "tells right from wrong" },
+  { value: "discrimination", label: "distinguishes right from wrong" },
   { value: "u_right", label: "tool’s answer when right" },
   { value: "u_wrong", label: "tool’s answer when wrong" },
 ];
@@ -288,7 +288,7 @@ function Sequence({ study, agent }: { study: Study; agent: string }) {
   const own = study.sequences[agent] ?? study.sequences[agents[0]];
   const adapted = own.until.filter((cases) => cases !== null).length;
   const said = own.until.length
-    ? ` ${short(study.sequences[agent] ? agent : agents[0])} gives half as many of the tool’s wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; this happens in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
+    ? ` ${short(study.sequences[agent] ? agent : agents[0])} halves the share of the tool’s wrong answers that it gives in ${adapted} of ${own.until.length} sequences after the change${own.median === null ? "" : ` (median: after ${own.median} cases)`}${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of the sequences without a change`}.`
     : "";
   return (
     <Chart
@@ -363,7 +363,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
                   <small>
                     {contrast.registered ? `registered ${contrast.registered.slice(0, 16).replace("T", " ")}` : "as in the protocol"}
                     {contrast.inAdvance ? "" : ", after play: exploratory"}
-                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, worth ${contrast.effective.toFixed(0)} equal cases` : ""}
+                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, as informative as ${count(Math.round(contrast.effective), "case")} of equal weight` : ""}
                   </small>
                 </th>
                 <td class="number">{signed(contrast.value[0])}</td>
@@ -378,9 +378,9 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        A contrast is shown if its interval excludes 0; p is corrected for the contrasts that were registered before the agent played (Holm). Over-reliance: how often the agent gives the tool’s answer where it is wrong. Telling right from wrong: how often where it is right, minus over-reliance.
-        {slope !== null && slope !== undefined && ` Change of over-reliance per share of wrong answers: ${signed(slope, 2)}.`}
-        {useful?.probe !== null && useful?.probe !== undefined && ` The ${useful.encoders} encoders’ usefulness to this agent against their linear-probe ranks: Kendall’s tau ${decimals(useful.probe, 2)}.`}
+        A contrast is shown if its interval excludes 0; p is corrected for the contrasts that were registered before the agent played (Holm). Over-reliance: how often the agent gives the tool’s answer where it is wrong. Telling right from wrong: how often it gives the tool’s answer where that is right, minus over-reliance.
+        {slope !== null && slope !== undefined && ` Slope of over-reliance over the share of wrong answers: ${signed(slope, 2)}.`}
+        {useful?.probe !== null && useful?.probe !== undefined && ` Rank correlation of the agent’s accuracy with each of ${useful.encoders} encoders and their linear-probe accuracy: Kendall’s tau ${decimals(useful.probe, 2)}.`}
       </p>
     </section>
   );
@@ -394,7 +394,7 @@ const COLUMNS: { name: string; label: string; signed?: boolean; plain?: boolean;
   { name: "over_none", label: "Final − none", signed: true },
   { name: "u_right", label: "Follows, right" },
   { name: "u_wrong", label: "Follows, wrong" },
-  { name: "discrimination", label: "Tells right from wrong", signed: true },
+  { name: "discrimination", label: "Right minus wrong", signed: true },
   { name: "rair", label: "Corrected by tool" },
   { name: "rsr", label: "Resists tool" },
   { name: "deferred", label: "Deferred" },
@@ -442,7 +442,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
               <th scope="col" class="sticky">Agent</th>
               <th scope="col">Arm</th>
               <th scope="col" class="number">Cases</th>
-              <th scope="col" class="number" title="Number of equally weighted cases that are worth as much; in brackets those with a wrong tool">Worth (wrong tool)</th>
+              <th scope="col" class="number" title="Number of cases of equal weight that are as informative; in brackets those with a wrong tool">Equal cases (wrong tool)</th>
               {columns.map((column) => (
                 <th scope="col" class="number">{column.label}</th>
               ))}
@@ -471,8 +471,8 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. Follows: gives the tool’s answer where it is right, and where it is wrong; the difference tells right from wrong. Corrected by tool (RAIR): right in the end where the first answer was wrong and the tool right. Resists tool (RSR): stays right where the tool was wrong. Deferred and unanswered
-        cases are not right. Worth: the cases have weights; as many equal ones would tell as much. Risk area: mean share of wrong answers over all thresholds of confidence. Intervals are over patients or slides (in sequences: over sequences). CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
+        First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. Follows: gives the tool’s answer where it is right, and where it is wrong; right minus wrong is the difference. Corrected by tool (RAIR): right in the end where the first answer was wrong and the tool right. Resists tool (RSR): stays right where the tool was wrong. Deferred and unanswered
+        cases are not right. Equal cases: the number of cases of equal weight that are as informative as these weighted ones. Risk area: mean share of wrong answers over all thresholds of confidence. Intervals are over patients or slides (in sequences: over sequences). CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
       </p>
     </section>
   );

@@ -202,7 +202,7 @@ function Results({ site, index }: { site: Site; index: number }) {
       }
       caption={
         <>
-          Bars are 95% intervals. {rows.some((row) => row.strong) && "Filled: may be the best. "}<details open={rows.length <= 12}>
+          {rows.some((row) => row.low !== null) ? "Bars are 95% intervals." : "No value has an interval."} {rows.some((row) => row.strong) && "Filled: may be the best. "}<details open={rows.length <= 12}>
             <summary>Runs</summary>
             {rows.map((row, k) => (
               <>

@@ -21,7 +21,7 @@ interface Card {
 const KINDS: Record<string, { short: string; long: string }> = {
   followed: { short: "Same as tool", long: "gave the same wrong answer as the tool" },
   left: { short: "Unlike tool", long: "did not give the tool’s right answer" },
-  own: { short: "Own error", long: "wrong on its own" },
+  own: { short: "Own error", long: "gave a wrong answer of its own" },
   deferred: { short: "Deferred", long: "deferred" },
   unanswered: { short: "No answer", long: "gave no answer that can be read" },
 };
@@ -52,7 +52,7 @@ export function Failures({ study, place, line }: { study: number; place: number;
       ) : (
         <>
           <p class="fine">
-            {kinds.map((name) => `${line.failures[name]} ${KINDS[name].long}`).join(", ")}; of {count(line.cases, "case")}{line.repeats > 1 && " (first repeat)"}, not weighted. Shown are those of which the agent was surest{cards.length < total && `, ${cards.length} of ${total}`}.
+            {kinds.map((name) => `${line.failures[name]} ${KINDS[name].long}`).join(", ")}, of {count(line.cases, "case")}{line.repeats > 1 && " (first repeat)"}, without weights. {cards.length < total ? `The ${cards.length} with the highest stated confidence are shown` : "Those with the highest stated confidence are first"}.
           </p>
           <ul class="failures">
             {shown.slice(0, limit).map((card) => (

@@ -43,13 +43,15 @@ export function MaskView({ target, name }: { target: MaskData; name: string }) {
             </tbody>
           </table>
         </div>
-        <p class="fine">Averaged over the images that have the class in truth or prediction.</p>
+        <p class="fine">
+          Averaged over the images that have the class in truth or prediction. For reference, Dice of random weights and of mean colors: the same readout on the network with random weights, and on the mean color of each patch. Dice of the grid: the true mask at the resolution of the patch tokens, about the highest value that any readout can reach.
+        </p>
       </section>
       {target.sheet && target.examples && (
         <section class="card">
           <h2>Worst and best images</h2>
           <img class="sheet" src={`data:image/png;base64,${target.sheet}`} alt={`Image, truth, prediction and mistakes of ${count(target.examples.length, "image")}`} />
-          <p class="fine">From left to right: image, truth, prediction, mistakes (red). From top to bottom: {target.examples.map((each) => `${each.image} (Dice ${decimals(each.dice)})`).join(", ")}. Ignored pixels are white.</p>
+          <p class="fine">From left to right: image, truth, prediction, mistakes (red). From top to bottom: {target.examples.map((each) => `${each.image} (Dice ${decimals(each.dice)})`).join(", ")}. Truth and mistakes: ignored pixels are white.</p>
         </section>
       )}
     </div>

@@ -9,7 +9,7 @@ import { clipped } from "../charts/critical-difference";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
 import { reliability } from "../charts/reliability";
 import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
-import { Breadcrumbs, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
+import { Breadcrumbs, Coded, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
 import { findRun, href, runHref, type Route } from "../route";
 import { TargetRun } from "./target-run";
 import { EmbeddingMap } from "../embedding";
@@ -127,7 +127,7 @@ function Run({ site, view }: { site: Site; view: View }) {
         <Confusion classes={data.classes} predictions={predictions} noun="image" name={`${name}_${dataset.name}`} cell={cell} onChoose={setCell} />
         <Pictures view={view} cell={cell} onClear={() => setCell(null)} onOpen={setOpen} />
       </div>
-      <div class="columns">
+      <div class={predictions.c <= 12 ? "columns" : "stacked"}>
         <Curves view={view} name={`${name}_${dataset.name}`} />
         <Reliability view={view} name={`${name}_${dataset.name}`} />
       </div>
@@ -274,6 +274,11 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
     const facts = metricOf(site, metric);
     return { metric, label: data.target ? facts.label : facts.short, lower: facts.lower, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null };
   });
+  const reasons = new Map<string, string[]>();
+  for (const { metric, label, value, low } of rows) {
+    const reason = value !== null && low === null && data.noBounds[metric]?.replace(/^no interval: /, "");
+    if (reason) reasons.set(reason, [...(reasons.get(reason) ?? []), label]);
+  }
   // Intervals over episodes speak of other units.
   const flat = !data.averaged && rows.some((row) => row.low !== null && row.low === row.high);
   return (
@@ -301,7 +306,7 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
               <td class="number">
                 <b>{decimals(value)}</b>
               </td>
-              <td>{value === null ? <small>{data.undefined[metric] ?? "no value"}</small> : low === null && data.noBounds[metric] ? <small>{data.noBounds[metric]}</small> : interval(low, high)}</td>
+              <td>{value === null ? <small>{data.undefined[metric] ?? "no value"}</small> : interval(low, high)}</td>
               <td class="drawn" aria-hidden="true">
                 {value !== null && value >= 0 && value <= 1 && (
                   <span class="bar">
@@ -316,6 +321,7 @@ export function Metrics({ site, name, data, units }: { site: Site; name: string;
       </table>
       <p class="fine">
         {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
+        {[...reasons].map(([reason, labels]) => <>No interval of {labels.join(", ")}: <Coded text={reason} />. </>)}
         {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} {units.number === 1 ? "does" : "do"} not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
         {names.length > shown.length || all ? (
           <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
@@ -533,7 +539,7 @@ function inWords(value: unknown): string {
   if (typeof value === "number") return value.toLocaleString("en", { maximumSignificantDigits: 6 });
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.flat(3).map(inWords).join(", ");
-  if (value && typeof value === "object") return Object.entries(value).map(([key, entry]) => `${key.replace(/_/g, " ")} ${inWords(entry)}`).join(", ");
+  if (value && typeof value === "object") return Object.entries(value).sort(([a], [b]) => Number(a) - Number(b) || 0).map(([key, entry]) => `${key.replace(/_/g, " ")}: ${inWords(entry)}`).join(", ");
   return value === null ? "" : String(value);
 }
 
@@ -544,7 +550,15 @@ const MEANING: Record<string, string> = {
   num_train: "training images",
   num_train_groups: "patients or slides in training",
   num_val: "validation images",
-  val_use: "validation images were",
+  val_use: "validation",
+  num_train_events: "events in training",
+  num_test_tiles: "test tiles",
+  alpha: "penalty (alpha)",
+  alpha_chosen_on: "penalty chosen on",
+  way: "classes of an episode",
+  shot: "labeled images per class",
+  n_iter: "episodes",
+  token_grid: "grid of patch tokens",
   chosen_by: "hyper-parameters chosen by",
   versions: "software",
   weight_norm: "norm of the weights",
@@ -562,7 +576,8 @@ export function Provenance({ data }: { data: RunData }) {
     ["training features", p.train_features],
     ["validation features", p.val_features],
     ["test features", p.test_features],
-    ...Object.entries(data.info).map(([key, value]): [string, string] => [MEANING[key] ?? key.replace(/_/g, " "), inWords(value)]),
+    // Caveats are at the top of the page.
+    ...Object.entries(data.info).filter(([key]) => key !== "caveats" || !data.warnings.length).map(([key, value]): [string, string] => [MEANING[key] ?? key.replace(/_/g, " "), inWords(value)]),
   ];
   return (
     <section class="card">
@@ -581,7 +596,7 @@ export function Provenance({ data }: { data: RunData }) {
           <p class="fine">Paths start in the folder that holds the results folder.</p>
         </>
       ) : (
-        <p class="fine">The features of this run were not read from files, so that there is no command for it.</p>
+        <p class="fine">The features of this run were not read from files, so there is no command that repeats it.</p>
       )}
     </section>
   );

@@ -38,7 +38,7 @@ export function TargetRun({ site, run, data }: { site: Site; run: number; data: 
   const target = data.target!;
   const noun = unitOf(site.boards[site.runs.board[run]]);
   const name = `${site.encoders[site.runs.encoder[run]].name}_${site.datasets[site.runs.dataset[run]].name}`;
-  const about = `${count(target.rows, noun)}${target.groups && noun !== "patient" ? ` of ${count(target.groups, "group")}` : ""}, ${target.kind} (${target.columns.join(", ")})`;
+  const about = `${count(target.rows, noun)}${target.groups && noun !== "patient" ? ` of ${count(target.groups, "group")}` : ""}, target: ${target.columns.join(", ")}`;
   const View = { regression: Regression, survival: SurvivalView, multilabel: Labels, ordinal: Levels, mask: MaskView }[target.kind];
   return (
     <>

@@ -22,11 +22,13 @@ class Plots:
     def __init__(self, bench: Any) -> None:
         self._bench = bench  # a Benchmark, whose file imports this one
 
-    def __call__(self, *, metric: str = "balanced_accuracy") -> Any:
+    def __call__(self, figure: str = "overview", *, metric: str = "balanced_accuracy") -> Any:
         """Draw the overview: one leaderboard per dataset and task.
 
         Parameters
         ----------
+        figure : str, default "overview"
+            Only the overview is drawn by name; the others are methods, such as `plot.leaderboard()`.
         metric : str, default "balanced_accuracy"
             The metric; runs of targets that are not classes have their own.
 
@@ -34,6 +36,12 @@ class Plots:
         -------
         matplotlib.figure.Figure
         """
+        if figure != "overview":
+            known = [name for name, value in vars(Plots).items() if callable(value) and name[0] != "_"]
+            raise HistobenchError(
+                f"plot() draws the overview, not {figure!r}; the other figures are methods: "
+                f"{', '.join(f'plot.{name}()' for name in known)}"
+            )
         runs = {}
         # Of several settings the last is drawn, with the most shots.
         for run in sorted(self._bench.runs, key=lambda run: [*map(int, re.findall(r"\d+", run.setting))]):
@@ -41,10 +49,10 @@ class Plots:
             runs[run.identity.dataset, run.identity.preset, run.task] = (run.setting, own)
         if not runs:
             raise HistobenchError(f"there are no stored predictions in {self._bench.folder}")
-        figure = _axes(None).figure
-        figure.clear()
-        figure.set_size_inches(8, (0.3 * max(2, len(self._bench.encoders)) + 0.9) * len(runs))
-        panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+        drawn = _axes(None).figure
+        drawn.clear()
+        drawn.set_size_inches(8, (0.3 * max(2, len(self._bench.encoders)) + 0.9) * len(runs))
+        panels = drawn.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
         for axes, ((dataset, preset, task), (setting, own)) in zip(panels, runs.items(), strict=True):
             options = {"dataset": dataset, "preset": preset, "setting": setting or None}
             self.leaderboard(metric=own, task=task, ax=axes, **options)
@@ -52,7 +60,7 @@ class Plots:
             axes.set_ylim(-0.6, len(axes.get_yticks()) - 0.4)
             if axes is not panels[-1]:
                 axes.set_xlabel("")
-        return figure
+        return drawn
 
     def leaderboard(
         self,

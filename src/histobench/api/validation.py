@@ -225,7 +225,7 @@ def _numbered(
         if each.dtype.kind != labels[0].dtype.kind:
             kinds = ["texts" if of.dtype.kind == "U" else "whole numbers" for of in (each, labels[0])]
             raise InvalidParameterError(
-                f"{part.labels_name}: {kinds[0]}, but {given[0].labels_name} are {kinds[1]}; give both alike"
+                f"{part.labels_name}: {kinds[0]}, but {given[0].labels_name} are {kinds[1]}; use one kind"
             )
     values, ids = np.unique(np.concatenate(labels), return_inverse=True)
     parted = np.split(ids.astype(np.int64), np.cumsum(list(map(len, labels)))[:-1])

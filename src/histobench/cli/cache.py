@@ -7,10 +7,11 @@ import sys
 import time
 
 from histobench.cli.entry import Command, add_commands
-from histobench.cli.terminal import Busy, count_of, print_table, say
+from histobench.cli.terminal import Busy, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 
 CACHE_COMMANDS = {
     "ls": Command("cache:ls", "list encoders with cached features, last used first"),
@@ -27,7 +28,7 @@ def cache_flags(parser: argparse.ArgumentParser) -> None:
 def cache_command(args: argparse.Namespace) -> int:
     """List, verify or remove cached features.
 
-    It is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
+    The cache is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
     $XDG_CACHE_HOME/histobench or ~/.cache/histobench). Feature files in your own
     folders are not part of it. Features that are removed from the cache are
     computed again when they are needed.

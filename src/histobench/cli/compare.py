@@ -145,7 +145,8 @@ def _print_short(comparison: Comparison, console: Console) -> None:
     console.print(f"Value [{level} interval]{marks}{lower}.")
     if tested:
         console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
-    found = answer(evidence_of(comparison), task=comparison.task, metric=comparison.metric)
+    task, setting = comparison.task, comparison.setting
+    found = answer(evidence_of(comparison), task=task, metric=comparison.metric, setting=setting)
     print_answer(found.text, console)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     of all tools in all arms.
 
     Name encoders in the order strong, weak, random. Features come from the cache if
-    they were computed before. The study can be shared without the images: playing
+    they were computed before. The study can be shared without the images: running
     it needs neither a GPU nor images.
 
     Examples:
@@ -120,7 +121,7 @@ def prepare_command(args: argparse.Namespace) -> int:
             say(f"  {check.sentence}")
     answers = f"{len(study.cassette.rows):,} recorded answers"
     say(f"{len(study.cases)} cases, {answers}, {len(study.facts.arms)} arms in {flags.out}")
-    say(f"Next: histobench consult run {flags.out} --agent policy:reader")
+    say(f"Next: histobench consult run {shlex.quote(flags.out)} --agent policy:reader")
     return 0
 
 
@@ -203,7 +204,8 @@ def run_command(args: argparse.Namespace) -> int:
     check_engine_flags(args)
     played = play(asked_for(args), display=partial(progress_display, open_terminal(error=True)))
     print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
-    say(f"Next: histobench consult table {args.study}{f' --runs {args.output}' if args.output else ''}")
+    elsewhere = ["--runs", args.output] if args.output else []
+    say(f"Next: {shlex.join(['histobench', 'consult', 'table', args.study, *elsewhere])}")
     return 0 if played.outcome.complete else INCOMPLETE
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import verbose_option
-from histobench.cli.terminal import count_of, open_terminal, print_table, with_bounds
+from histobench.cli.terminal import open_terminal, print_table, with_bounds
 from histobench.consult.study_plan import ReadsStudy
 from histobench.core.files import write_json
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 #: Tables of at most 80 characters: title -> measures.
 TABLES: dict[str, tuple[str, ...]] = {
     "accuracy of first answer, tool alone and final answer": ("first", "tool", "final", "over_tool"),
-    "effective number of cases, in all and with a wrong tool": ("cases", "effective", "effective_wrong"),
+    "effective number of cases: all, and those with a wrong tool": ("cases", "effective", "effective_wrong"),
     "trust: follows the tool when it is right, and when it is wrong": (
         "u_right",
         "u_wrong",
@@ -214,7 +215,7 @@ def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
     if not checks:
         console.print("blinding: not checked (a study of histobench 0.2)\n")
         return
-    console.print("blinding: AUC with which the form of answers tells arms apart", style="bold italic")
+    console.print("blinding: AUC of a classifier of the arms by the form of the answers", style="bold italic")
     for check in checks:
         console.print(f"  {check.sentence}")
     console.print()

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import DATA, out_option, verbose_option
-from histobench.cli.terminal import Busy, bars, count_of, in_flags, open_terminal, print_table, say
+from histobench.cli.terminal import Busy, bars, in_flags, open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.files import check_writable
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 from histobench.roi.options import DATA_GROUP, LoadOptions
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ class ExportFlags:
         metavar="FILE",
     )
     to: str = option("format", default="", choices=("h5ad", "parquet", "npz"), required=True)
-    out: str | None = out_option("file to write", default_text="beside the first, without the split")
+    out: str | None = out_option("file to write", default_text="as the first, without the split")
 
 
 FEATURES_COMMANDS = {"export": Command("extract:export", "write feature files as h5ad, parquet or npz")}

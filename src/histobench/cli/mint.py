@@ -33,7 +33,7 @@ MINT_COMMANDS = {
     "table": Command("mint_results:table", "print the leaderboard of finished runs"),
     "grade": Command("mint_results:grade", "let other models grade answers against a rubric"),
     "compare": Command("mint_results:compare", "compare two agents on the same tasks, with a paired test"),
-    "export": Command("mint_results:export", "export finished runs as a dataset, Inspect logs or traces"),
+    "export": Command("mint_results:export", "export finished runs as JSON lines or Inspect logs"),
     "import": Command("mint_results:import", "import Inspect logs of any benchmark as a table of outcomes"),
     "configs": Command("mint:configs", "write the experiment matrix as JSON files"),
 }
@@ -49,10 +49,10 @@ def mint_command(args: argparse.Namespace) -> int | None:
     tools, code and feedback.
 
     Examples:
-      histobench mint run                            a small local model on a few built-in tasks
-      histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
-      histobench mint table outputs/                 the leaderboard
-      histobench mint configs configs/               the published experiment matrix as JSON files
+      histobench mint run                     a small local model, a few tasks
+      histobench mint table outputs/          the leaderboard
+      histobench mint configs configs/        the published matrix as JSON files
+      histobench mint rescore outputs/ --rule strict
     """
     return MINT_COMMANDS[args.job].run(args)
 
@@ -205,8 +205,8 @@ def run_command(args: argparse.Namespace) -> int:
     Repeat the same command to continue a run that was stopped or killed.
 
     Examples:
-      histobench mint run --constrain      a small local model on eight built-in tasks
-      histobench mint run --constrain --limit 4 --k 2                the first four of them, two actions each
+      histobench mint run --constrain         a small local model, eight tasks
+      histobench mint run --constrain --limit 4 --k 2
       histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
       histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
       histobench mint run --config configs/ --results data/outputs

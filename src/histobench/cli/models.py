@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from histobench.cli.flags import WEIGHTS
-from histobench.cli.terminal import count_of, print_table, say
+from histobench.cli.terminal import print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 from histobench.roi.encoders.encoder_catalogue import describe, markdown_table, rows
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.registry import get_spec, list_encoders

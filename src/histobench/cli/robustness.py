@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import DATA, WEIGHTS
-from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, print_grid, print_overview
+from histobench.cli.terminal import Busy, labelled, open_terminal, print_grid, print_overview
 from histobench.core.errors import HistobenchError
 from histobench.core.records import option, record
+from histobench.core.text import count_of
 from histobench.roi.options import DataOptions
 from histobench.roi.result_options import RobustnessSettings
 

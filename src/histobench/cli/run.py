@@ -12,7 +12,6 @@ from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import DATA, SKIP_FAILED, EngineFlags, chosen_engine, engine_of, verbose_option
 from histobench.cli.terminal import (
     Busy,
-    count_of,
     in_flags,
     open_terminal,
     print_answer,
@@ -23,6 +22,7 @@ from histobench.cli.terminal import (
 )
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, option, options_of, record
+from histobench.core.text import count_of
 from histobench.roi.options import DatasetEntry, plan_options
 from histobench.roi.result_options import ReadsResults
 from histobench.roi.task_catalogue import ON_IMAGES
@@ -49,7 +49,7 @@ class RunFlags(EngineFlags):
     )
     data: str | None = option(f"{DATA}; separate several by commas", default=None)
     encoders: str | None = option(
-        "encoders, separated by commas (histobench models lists them)",
+        "encoders, separated by commas (`histobench models` lists them)",
         default=None,
         old=("--models",),
         metavar="NAME,...",
@@ -109,7 +109,7 @@ def run_command(args: argparse.Namespace) -> int:
             display=shown,
         )
     if not done.outcome.finished:
-        console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}")
+        console.print(f"Jobs are submitted.\nNext: histobench status {shlex.quote(str(plan.results))}")
         return 0
     return print_outcome(done, console, verbose=bool(args.verbose))
 
@@ -192,7 +192,7 @@ def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:
     if not found:
         return "choose a task that these encoders can do (histobench run --help)"
     if all(len(each.encoders) < 2 for each in found):
-        return "add encoders to compare (histobench models lists them)"
+        return "add encoders to compare (`histobench models` lists them)"
     return f"histobench report {shlex.quote(str(outcome.results))}   (web pages: errors, maps, methods)"
 
 
@@ -218,7 +218,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         where = args.plan
     else:
         if not args.encoders and not args.features:
-            raise HistobenchError("--encoders is missing: name encoders (histobench models lists them)")
+            raise HistobenchError("--encoders is missing: name encoders (`histobench models` lists them)")
         options = given_flags(args, options_of(DatasetEntry))
         values = {
             "datasets": [{"source": source.strip(), **options} for source in args.data.split(",")],
@@ -288,7 +288,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         console.print(f"{task}: {cost}; no features are stored")
     unknown = len({job.encoder for job in jobs if job.seconds is None})
     console.print(
-        f"in all about {_duration(sum(parts.values()))} from empty caches ("
+        f"total: about {_duration(sum(parts.values()))} from empty caches ("
         + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items() if seconds)
         + ")"
         + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else "")

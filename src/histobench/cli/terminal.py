@@ -98,16 +98,6 @@ def open_terminal(*, error: bool = False) -> Console:
     return Terminal(stderr=error, width=width, markup=False, emoji=False, highlight=False)
 
 
-def count_of(number: int, noun: str) -> str:
-    """A number and its noun.
-
-    >>> count_of(1, "task"), count_of(2, "class"), count_of(1200, "image"), count_of(2, "entry")
-    ('1 task', '2 classes', '1,200 images', '2 entries')
-    """
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
 def with_bounds(value: float | None, low: float | None, high: float | None, *, mark: str = "") -> str:
     """A value with its mark and the bounds of its interval, where it has some.
 

@@ -258,7 +258,7 @@ def run(
     outcomes : bool, default False
         In sequence arms, tell the agent after each case whether its final answer was right.
     pictures : bool, default False
-        The agent sees the region and may look(box).
+        The agent sees the region and may call look(box).
     calls : {"text", "native"}, optional
         How the agent acts: tags in its text, or function calls (default: text; policies call functions).
     max_cost : float, optional

@@ -209,8 +209,11 @@ def view_encoders(
         **asdict(plan.settings),
     )
     sets = {(each.asked, each.split): load(each.path) for each in made}
+    parts = {name: [each for each in made if each.asked == name] for name in roles.values()}
     seconds = {
-        each.asked: each.forward_seconds / each.images for each in made if each.computed == each.images
+        name: of[0].forward_seconds / sum(each.images for each in of)  # seconds are those of all splits
+        for name, of in parts.items()
+        if all(each.computed == each.images for each in of)
     }
     regions = _regions(dataset)
     fit = None

@@ -162,6 +162,9 @@ class SequenceFindings:
     false_alarms: float | None
 
 
+_READER = "policy-reader, a logistic regression on the numbers that the tools show,"
+
+
 @dataclass(frozen=True)
 class ReaderVerdict:
     """An agent against the logistic regression that reads the same numbers."""
@@ -182,11 +185,8 @@ class ReaderVerdict:
         within = "" if low is None or high is None else f", 95% interval {low:+.3f} to {high:+.3f}"
         size = f"{self.difference:+.3f}{within}"
         if self.beats:
-            return f"{self.agent} beats the reader in arm {self.arm} ({size})."
-        text = (
-            f"{self.agent} is not shown to beat the reader in arm {self.arm} ({size}): nothing shows that it "
-            "adds to what a logistic regression reads from the same numbers."
-        )
+            return f"{self.agent} beats {_READER} in arm {self.arm} ({size})."
+        text = f"{self.agent} is not shown to beat {_READER} in arm {self.arm} ({size})."
         if self.asked < 0.5:  # an agent that never asked the tool has not judged it
             text += f" It asked for the tool's prediction in {100 * self.asked:.0f}% of cases."
         return text
@@ -436,7 +436,7 @@ class StudyFindings:
             for encoder in self.study.facts.encoders
             if (value := self._value(agent, encoder.role, "final")) is not None
         ]
-        if len(known) < 2:
+        if len(known) < 3:  # of two, the order is right or wrong
             return {"encoders": float(len(known)), "probe": None, "knn": None}
         agents, probe, knn = np.array(known).T
         return {

@@ -85,8 +85,8 @@ def prepare(
     for check in checks:
         if check.leaks:
             raise HistobenchError(
-                f"the study is not blind: the form of the tools' answers tells {check.first} from "
-                f"{check.second} (AUC {check.auc:.2f}, {100 * LEVEL:.0f}% interval {check.low:.2f} to "
+                f"the study is not blind: the form of the tools' answers distinguishes {check.first} "
+                f"from {check.second} (AUC {check.auc:.2f}, {100 * LEVEL:.0f}% interval {check.low:.2f} to "
                 f"{check.high:.2f}), most of all by `{check.field}` (AUC {check.field_auc:.2f} alone). "
                 "Nothing was written. `similarity` none leaves out the similarity of neighbors."
             )

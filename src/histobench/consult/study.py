@@ -254,11 +254,11 @@ class BlindingCheck:
     def sentence(self) -> str:
         found = f"{self.first} and {self.second}: AUC {self.auc:.2f} [{self.low:.2f}, {self.high:.2f}]"
         if self.leaks:
-            return f"{found}, not blind"
+            return f"{found}: the form of the answers shows which encoder gives them"
         if self.blind:
             return f"{found}, blind (at most {self.high:.2f})"
         need = f"about {self.groups_needed}" if self.groups else "more"
-        return f"{found}, too few groups ({need} needed)"
+        return f"{found}: too few patients or slides to show that they look alike ({need} needed)"
 
 
 @dataclass(frozen=True)

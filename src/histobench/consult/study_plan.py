@@ -92,7 +92,7 @@ class ConsultRun:
         default_text="text; policies always call functions",
         group=_WHAT,
     )
-    pictures: bool = option("the agent sees the region and may look(box)", default=False, group=_WHAT)
+    pictures: bool = option("the agent sees the region and may call look(box)", default=False, group=_WHAT)
     expert: str | None = option("the agent that gives feedback in the arm expert", default=None, group=_WHAT)
     outcomes: bool = option(
         "in sequence arms, tell the agent after each case whether its final answer was right",

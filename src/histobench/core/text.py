@@ -40,6 +40,16 @@ def check_plain_name(name: str, *, what: str) -> str:
     return name
 
 
+def count_of(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count_of(1, "task"), count_of(2, "class"), count_of(1200, "image"), count_of(2, "entry")
+    ('1 task', '2 classes', '1,200 images', '2 entries')
+    """
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def listed(text: str) -> list[str]:
     """The items of a comma-separated list.
 

@@ -133,7 +133,7 @@ def _answered(
         return {"answer": f"Differences of {what.title} are tested on request:", "commands": [command]}
     splits = [evidence_of_splits(each) for each in over_splits if each.metric == metric]
     shown = {index: prefer_splits(each, splits) for index, each in known.items()}
-    text = answer(list(shown.values()), task=board.task, metric=metric).text
+    text = answer(list(shown.values()), task=board.task, metric=metric, setting=board.setting).text
     lacking = [index for index, each in shown.items() if needs_splits(each)]
     over = dict.fromkeys(each.splits for each in shown.values() if each.splits)
     return {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.consult.findings import is_policy
+from histobench.core.text import count_of
 from histobench.core.version import __version__
 from histobench.mint.results.uncertainty import EXACT, METHOD, rate_interval
 from histobench.report.agents import AgentRun
@@ -49,8 +50,10 @@ def methods_payload(
     robustness: Sequence[RobustnessTable] = (),
     studies: Sequence[PlayedStudy] = (),
     over_splits: Sequence[SplitTable] = (),
+    *,
+    ranked: bool = False,
 ) -> dict[str, Any]:
-    """Provenance of every run by column, citations, BibTeX and the paragraph."""
+    """Provenance of every run by column, citations, BibTeX and the paragraph; `ranked`: over datasets."""
     rows = [provenance(run, results_dir) for run in inventory.runs]
     facts = [encoder_facts(name) for name in inventory.encoders]
     entries = dict.fromkeys(entry for entry in map(bibtex, facts) if entry)
@@ -58,7 +61,7 @@ def methods_payload(
         "provenance": {name: [row[name] for row in rows] for name in _COLUMNS},
         "bibtex": "\n\n".join([_OWN_BIBTEX, *entries, *([_MINT_BIBTEX] if agents else [])]),
         "paragraph": _joined(
-            paragraph(inventory, results, read_dataset_notes(results_dir), over_splits),
+            paragraph(inventory, results, read_dataset_notes(results_dir), over_splits, ranked=ranked),
             robustness_paragraph(robustness),
             agents_paragraph(agents),
             consult_paragraph(studies),
@@ -74,6 +77,8 @@ def paragraph(
     results: list[TableResult],
     notes: Mapping[str, DatasetSource],
     over_splits: Sequence[SplitTable] = (),
+    *,
+    ranked: bool = False,
 ) -> str:
     """A paragraph for the methods section that says what was done, table by table, and nothing else."""
     if not inventory.runs:
@@ -83,8 +88,8 @@ def paragraph(
     names = f" ({', '.join(inventory.encoders)})" if len(inventory.encoders) <= _MOST_NAMED else ""
     recipe = f", preset{'s' if len(presets) > 1 else ''} {_and(presets)}" if presets else ""
     return _joined(
-        f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')}{names} on "
-        f"{_count(len(inventory.datasets), 'dataset')} by "
+        f"We evaluated {count_of(len(inventory.encoders), 'frozen image encoder')}{names} on "
+        f"{count_of(len(inventory.datasets), 'dataset')} by "
         f"{_and(_distinct(task_words(board.task) for board in inventory.boards))} with histobench "
         f"{__version__}{recipe}, seed{'s' if len(seeds) > 1 else ''} {_and(list(map(str, seeds)))}.",
         *_datasets_sentences(inventory, results, notes),
@@ -92,7 +97,7 @@ def paragraph(
         *_test_sentences(inventory, results),
         *map(_splits_sentence, over_splits),
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
-        if len(inventory.datasets) > 1 and len(inventory.encoders) > 1
+        if ranked
         else "",
     )
 
@@ -131,14 +136,14 @@ def _dataset_words(
     chosen = val and any("choose" in str(info.get("val_use")) for info in infos)
 
     def images(number: int, kind: str, n_groups: int) -> str:
-        return _count(number, f"{kind} image") + (f" of {n_groups:,} {GROUPS}" if n_groups else "")
+        return count_of(number, f"{kind} image") + (f" of {n_groups:,} {GROUPS}" if n_groups else "")
 
     parts = [f"{classes} classes"] if classes else []
     if train:
         more = f", {val:,} of them from the validation set, which was joined to the training set"
         parts.append(images(train, "training", train_groups) + (more if joined else ""))
     if chosen:
-        parts.append(f"{_count(val, 'validation image')} to choose hyper-parameters")
+        parts.append(f"{count_of(val, 'validation image')} to choose hyper-parameters")
     parts.append(images(tested, "test", groups))
     words = "; ".join(parts)
     if note is not None and note.split is not None:
@@ -260,10 +265,10 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
     experts = _distinct(run.feedback_model for run in agents if run.feedback)
     methods = sorted({_RATES[rate_interval(run.outcomes).method] for run in agents})
     return _joined(
-        f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
-        f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "
-        f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
-        f"histobench {__version__}.",
+        f"We evaluated {count_of(len(names), 'language-model agent')} ({', '.join(names)}) on "
+        f"{count_of(len(tasks), 'task')} of {count_of(len(datasets), 'dataset')} ({', '.join(datasets)}) by "
+        f"the multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read "
+        f"by histobench {__version__}.",
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
         f"95% confidence intervals of success rates over tasks are {_and(methods)}"
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
@@ -281,9 +286,9 @@ def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
     cases = sum(len(study.study.cases) for study in studies)
     datasets = _distinct(each.dataset for each in facts)
     grouped = any(case.group for study in studies for case in study.study.cases)
-    who = f"{_count(len(names), 'language-model agent')} ({', '.join(names)}) and " if names else ""
+    who = f"{count_of(len(names), 'language-model agent')} ({', '.join(names)}) and " if names else ""
     return (
-        f"In the consultation study {who}reference policies answered {_count(cases, 'case')} of "
+        f"In the consultation study {who}reference policies answered {count_of(cases, 'case')} of "
         f"{_and(datasets)} before and after they could ask {_and(encoders)}, in the "
         f"arm{'s' if len(arms) > 1 else ''} {_and(arms)}. Cases were sampled with half of them, as far as "
         "there were so many, from the regions that the strong encoder's probe gets wrong, and weighted by "
@@ -301,10 +306,6 @@ def software(inventory: Inventory) -> dict[str, list[str]]:
         for name, version in versions.items() if isinstance(versions, dict) else ():
             found.setdefault(str(name), set()).add(str(version))
     return {name: sorted(versions) for name, versions in found.items()}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _and(words: list[str], word: str = "and") -> str:

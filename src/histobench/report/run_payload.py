@@ -88,7 +88,7 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str)
     kinds = frozenset(each.method for each in known.values())
     return RunIntervals(
         bounds={name: [rounded(each.low), rounded(each.high)] for name, each in known.items()},
-        source=f"{how} ({', '.join(sorted(kinds))})" if how and kinds else "",
+        source=how if kinds else "",
         kinds=kinds,
         reasons={name: each.reason for name, each in quick.items() if each.low is None and each.reason},
     )

@@ -92,6 +92,7 @@ def build_site(
             log.warning("%s", without_folder(text, results_dir))
         row_names = dict(enumerate(inventory.row_names))
         over_splits = split_tables(results_dir)
+        ranked = False
         for board in inventory.boards:
             members = [result for result in results if result.board == board.number]
             alike = board.task, board.setting, board.preset
@@ -99,6 +100,7 @@ def build_site(
             commands = _split_commands(inventory, board, results_dir)
             content = board_payload(board, members, row_names, splits, commands, results_dir.name)
             write_payload(site, f"board/{board.number}", content)
+            ranked = ranked or any(metric["ranking"] for metric in content["metrics"].values())
         sets = [_image_sets(results, index) for index in range(len(inventory.datasets))]
         names = {
             name: {image for shown in own.values() for image in shown.images.names}
@@ -136,7 +138,9 @@ def build_site(
         progress = partial(on_progress, "maps")
         maps = write_maps(site, wanted, near=results_dir, thorough=thorough, on_progress=progress)
         splits = [each for _, each in over_splits]
-        methods = methods_payload(inventory, results, results_dir, agents, robustness, studies, splits)
+        methods = methods_payload(
+            inventory, results, results_dir, agents, robustness, studies, splits, ranked=ranked
+        )
         write_payload(site, "methods", methods)
         if agents:
             write_agents(site, agents, kept)

@@ -234,7 +234,7 @@ def _add_tests(
     metrics = {name: run.metrics for name, run in runs.items()}
     notes = [found.note, *_combinations(metric, found, {name: m.get(metric) for name, m in metrics.items()})]
     result.tests[metric] = (MAX_T if found.test else "", ". ".join(filter(None, notes)))
-    of_patients = any(run.task == PATIENT for run in runs.values())
+    of_patients = any(run.task == PATIENT or run.setting == "patients" for run in runs.values())
     result.evidence[metric] = evidence_of_statistics(
         dataset, metric, statistics, metrics, of_patients=of_patients, doubt=doubt_of(result.caveats)
     )

@@ -80,7 +80,7 @@ def bca_interval(
         return percentile_interval(replicates, level=level)
     below = (np.count_nonzero(valid < estimate) + np.count_nonzero(valid <= estimate)) / (2 * len(valid))
     if not 0 < below < 1:
-        return _fallback(replicates, level, "the estimate lies outside its own resamples")
+        return _fallback(replicates, level, "the estimate is outside its own resamples")
     acceleration = acceleration_of(jackknife, strata=strata)
     if acceleration is None:
         return _fallback(replicates, level, "the metric is undefined when a unit is left out")

@@ -334,4 +334,4 @@ def _check(delta: float, alpha: float, power: float) -> None:
     if not delta > 0:
         raise ValueError(f"delta must be positive, not {delta:g}")
     if not (0 < alpha < 1 and 0 < power < 1):
-        raise ValueError(f"alpha ({alpha:g}) and power ({power:g}) must lie between 0 and 1")
+        raise ValueError(f"alpha ({alpha:g}) and power ({power:g}) must be between 0 and 1")

@@ -48,7 +48,7 @@ def test_every_encoder_is_found_by_its_own_name_and_most_by_their_titles() -> No
     [
         ("Virchow3", "did you mean virchow"),
         ("optimus", "hoptimus0"),
-        ("zzz", "'zzz'; histobench models lists all"),
+        ("zzz", "'zzz'; `histobench models` lists all"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_ones_and_never_the_alphabet(name: str, hint: str) -> None:

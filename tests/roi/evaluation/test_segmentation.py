@@ -346,7 +346,7 @@ def test_from_the_command_with_intervals_references_and_comparison(
     assert main([*command, "--results", str(results), "--dry-run"]) == 0
     dry = capsys.readouterr().out
     assert ", Segmentation " in dry
-    assert "features " not in dry.partition("in all about")[2].partition("\n")[0]
+    assert "features " not in dry.partition("total: about")[2].partition("\n")[0]
     assert main([*command, "--results", str(results)]) == 0
     said = capsys.readouterr().out
     assert "2 tasks done" in said

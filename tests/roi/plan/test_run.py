@@ -172,7 +172,7 @@ def test_a_dry_run_measures_an_encoder_that_the_zoo_does_not_know(run: Run, tmp_
         "        return images.mean((2, 3))\n"
     )
     said = run("--models", f"{own}:Slow", "--device", "cpu", "--tasks", "KNN", "--dry-run")
-    (line,) = [line for line in said.splitlines() if line.startswith("in all about")]
+    (line,) = [line for line in said.splitlines() if line.startswith("total: about")]
     features = int(line.partition("features ")[2].partition(" s")[0])
     assert 2 <= features <= 6  # 54 images of 0.05 s
 

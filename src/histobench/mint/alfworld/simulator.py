@@ -141,7 +141,7 @@ def shared_simulator() -> Simulator:
 # Whether the simulator's engine is installed; it is optional.
 
 PACKAGES = ("textworld", "fast_downward", "alfworld", "tatsu", "jericho", "hashids", "mementos", "termcolor")
-INSTALL = "make alfworld (or scripts/alfworld/install.sh PYTHON)"
+INSTALL = "make alfworld, in a clone of the repository"
 
 
 def missing_packages() -> list[str]:

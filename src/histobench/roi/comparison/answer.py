@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from histobench.core.text import count_of
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.table_statistics import TableStatistics
 from histobench.roi.metrics.metric_catalogue import described
@@ -59,11 +60,11 @@ class Evidence:
     @property
     def counted(self) -> str:
         """Which images the evidence is from."""
-        rows = "patients" if self.of_patients else "images"
+        row = "patient" if self.of_patients else "image"
         groups = "" if self.n_groups is None or self.of_patients else f" of {self.n_groups:,} {GROUPS}"
         if self.splits:
-            return f"{self.splits} of all {self.n_images:,} {rows}{groups}"
-        return f"{self.n_images:,} test {rows}{groups}"
+            return f"{self.splits} of all {count_of(self.n_images, row)}{groups}"
+        return f"{count_of(self.n_images, f'test {row}')}{groups}"
 
 
 @dataclass(frozen=True)
@@ -146,15 +147,16 @@ def doubt_of(caveats: Iterable[str]) -> str:
     return next((text for text in caveats if TOO_GOOD in text), "")
 
 
-def answer(evidence: Sequence[Evidence], *, task: str, metric: str) -> Answer:
+def answer(evidence: Sequence[Evidence], *, task: str, metric: str, setting: str = "") -> Answer:
     """What the evidence says about the encoders of one task, in sentences."""
     tested = [each for each in evidence if each.may_be_best]
     untested = [each for each in evidence if not each.may_be_best]
     instead = [each.instead for each in untested if each.instead is not None and each.instead.may_be_best]
     judged = tested or instead
-    said = [_finding(tested, task)] if tested else []
+    named = f"{task} {setting}".strip()
+    said = [_finding(tested, named)] if tested else []
     for each in untested:
-        said.append(_not_tested(each, task))
+        said.append(_not_tested(each, named))
         if each.instead is not None and each.instead in instead:
             said.append(f"By accuracy, in which frequent classes count most, {_sure_verdict(each.instead)}.")
     if task not in ON_IMAGES and any(map(needs_splits, untested)):  # which have no splits

@@ -116,7 +116,7 @@ def choose(
     )
     metric = metric if comparison is None else comparison.metric
     shown_task = f"{runs[0].task}, {runs[0].setting}" if runs[0].task == PATIENT else runs[0].task
-    found = answer(evidence, task=shown_task, metric=metric)
+    found = answer(evidence, task=runs[0].task, metric=metric, setting=runs[0].setting)
     candidates = [_with_evidence(each, evidence) for each in everyone if not each.why_not]
     lower = metric in LOWER_IS_BETTER
     candidates.sort(

@@ -19,6 +19,8 @@ from histobench.statistics.intervals import Interval
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Everything the comparison knows; missing numbers are null."""
+    task, setting = comparison.task, comparison.setting
+    found = answer(evidence_of(comparison), task=task, metric=comparison.metric, setting=setting)
     return {
         "metric": comparison.metric,
         "lower_is_better": comparison.lower_is_better,
@@ -28,7 +30,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "alpha": comparison.alpha,
         "datasets": [_table(table) for table in comparison.tables],
         "ranking": None if comparison.ranking is None else _ranking(comparison.ranking),
-        "answer": asdict(answer(evidence_of(comparison), task=comparison.task, metric=comparison.metric)),
+        "answer": asdict(found),
     }
 
 

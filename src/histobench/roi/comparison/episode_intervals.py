@@ -139,7 +139,10 @@ def _probability_metrics(
 #: Fewer episodes or runs than this show no spread: their means have no interval and no test.
 FEWEST_EPISODES = 3
 #: Why a mean over episodes has no interval.
-NOT_KEPT = "no interval: the probabilities of each episode were not kept; evaluate with `keep_probabilities`"
+NOT_KEPT = (
+    "no interval: the probabilities of each episode were not kept "
+    "(`histobench evaluate --keep-probabilities`)"
+)
 NO_FILE = "no interval: the predictions of each episode were not kept; evaluate again"
 
 

@@ -93,7 +93,8 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
 def answer_line(comparison: Comparison, table: DatasetTable) -> str:
     """The answer of one dataset, as a note of its table."""
     evidence = [evidence_of_table(comparison, table)]
-    return f"Answer: {answer(evidence, task=comparison.task, metric=comparison.metric).text}"
+    task, setting = comparison.task, comparison.setting
+    return f"Answer: {answer(evidence, task=task, metric=comparison.metric, setting=setting).text}"
 
 
 def ranks_text(ranks: tuple[int, int] | None) -> str:

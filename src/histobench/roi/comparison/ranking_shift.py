@@ -123,7 +123,7 @@ def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
         notes.append(f"Observed order: {observed} (Kendall's tau {shift.kendall:.2f}).")
     if shift.kendall is not None and not shift.note:
         shown = "; ".join(f"{first} overtakes {second}" for first, second in shift.reversals)
-        none = "No change of the ranking is shown: no pair is significantly different in both orders."
+        none = "No change of the ranking is shown: no pair differs significantly in opposite directions."
         notes.append(f"The ranking changes: {shown}." if shown else none)
     title = f"{shift.dataset}: {shift.metric} of the frozen and the fine-tuned networks"
     return Grid(title, header, tuple(rows), tuple(notes))

@@ -134,7 +134,8 @@ def evidence_of_splits(table: SplitTable) -> Evidence:
 
 def answer_over_splits(table: SplitTable) -> str:
     """What the splits of one dataset say."""
-    return answer([evidence_of_splits(table)], task=table.task, metric=table.metric).text
+    evidence = [evidence_of_splits(table)]
+    return answer(evidence, task=table.task, metric=table.metric, setting=table.setting).text
 
 
 def _finite(value: float) -> float | None:

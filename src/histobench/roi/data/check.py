@@ -102,7 +102,7 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
             for site in sorted(train - test):
                 yield f"{column} {site!r} does not occur in the test set"
         if unknown := len(values) - len(known):
-            yield f"{unknown:,} images have no {column}; they are left out of what is said about it"
+            yield f"{unknown:,} images have no {column}; these notes do not cover them"
 
 
 def _one_site_each(

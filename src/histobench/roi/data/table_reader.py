@@ -315,20 +315,29 @@ def _role(sheet: Sheet, wanted: Wanted, target: TargetColumns | None, word: str 
 
     missing = None
 
+    wants = ["image", *([] if target else ["label"]), *([] if word or wanted.split else ["split"])]
+
+    def names_of(kind: str) -> tuple[str, ...]:
+        own = getattr(wanted, f"{kind}_column")
+        return (own.lower(),) if own else usual[kind]
+
+    def find(kind: str) -> str | None:
+        return next((f"{start}{name}" for name in names_of(kind) if f"{start}{name}" in header), None)
+
     def column(kind: str, *, needed: bool) -> str | None:
         nonlocal missing
-        own = getattr(wanted, f"{kind}_column")
-        names = (own.lower(),) if own else usual[kind]
-        found = next((f"{start}{name}" for name in names if f"{start}{name}" in header), None)
+        own, found = getattr(wanted, f"{kind}_column"), find(kind)
         if found is None and (own or needed):
-            missing = _missing(sheet, f"{start}{names[0]}", f"{kind}_column" if not own else "", kind)
+            option = f"{kind}_column" if not own else ""
+            others = [f"{start}{names_of(each)[0]}" for each in wants if each != kind and not find(each)]
+            missing = _missing(sheet, f"{start}{names_of(kind)[0]}", option, kind, others)
             if kind != "group" or not word:
                 raise missing
         return found
 
     for name in (*wanted.site_columns, *(target.names if target else ())):
         if f"{start}{name.lower()}" not in header:
-            raise _missing(sheet, f"{start}{name.lower()}", "", "")
+            raise _missing(sheet, f"{start}{name.lower()}", "", "", ())
     there = [name.removeprefix(start) for name in header if name.startswith(start)]
     places = PLACE_COLUMNS if {"x", "y"} <= set(there) else ()
     taken = [wanted.image_column, wanted.label_column, wanted.split_column, wanted.group_column]
@@ -350,7 +359,8 @@ def _role(sheet: Sheet, wanted: Wanted, target: TargetColumns | None, word: str 
     )
 
 
-def _missing(sheet: Sheet, column: str, option: str, kind: str) -> HistobenchError:
+def _missing(sheet: Sheet, column: str, option: str, kind: str, also: Sequence[str]) -> HistobenchError:
+    """The error of a column that a table lacks; `also`: others that it needs and lacks."""
     shown = ", ".join(name for name in sheet.header[:12] if name)
     shown += f", ... ({len(sheet.header)} in all)" if len(sheet.header) > 12 else ""
     has = f"it has: {shown}" if shown else "it has no columns"
@@ -360,6 +370,7 @@ def _missing(sheet: Sheet, column: str, option: str, kind: str) -> HistobenchErr
     nor = f" (nor {others})" if others else ""
     advice = f"; name it with `{option}`" if option else ""
     layouts = f" (expected columns: {_LAYOUTS})" if option and len(sheet.header) == 1 else ""
+    nor += "".join(f", no {name!r}" for name in also)
     return HistobenchError(f"{sheet.called} has no column {column!r}{nor}; {has}{near}{advice}{layouts}")
 
 

@@ -55,7 +55,7 @@ def check_encoders(
         specs = list_encoders()
         ready = [spec.name for spec in specs if has_weights(spec, weights)]
         message = f"{len(ready)} of {len(specs)} ready without a download: {', '.join(ready)}"
-        return [CheckupResult("PASS", "encoders", message, "histobench doctor --encoders NAME checks one")]
+        return [CheckupResult("PASS", "encoders", message, "`histobench doctor --encoders NAME` checks one")]
     return [finding for name in names for finding in _encoder(name, weights, online)]
 
 
@@ -101,7 +101,7 @@ def _encoder(name: str, weights: str | None, online: bool) -> list[CheckupResult
     try:
         spec = get_spec(name)
     except (HistobenchError, OSError) as error:
-        return [CheckupResult("FAIL", name, str(error), "histobench models lists all encoders")]
+        return [CheckupResult("FAIL", name, str(error), "`histobench models` lists all encoders")]
     return [*_packages(spec), _weights(spec, weights, online), *_memory(spec)]
 
 

@@ -76,7 +76,7 @@ def _nearest(name: str) -> str:
     """The tail of an error message: encoders with similar names, and where all are listed."""
     zoo = load_zoo()
     hint = did_you_mean(name, [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()])
-    lists = "histobench models lists all"
+    lists = "`histobench models` lists all"
     return f"{hint} ({lists})" if hint.startswith("did you mean") else lists
 
 

@@ -96,7 +96,7 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
             images = "1 test image has" if same == 1 else f"{same} of {len(test)} test images have"
             found.append(
                 f"{images} the same features as a {split} image (duplicates or blank tiles); results may be "
-                "optimistic; histobench data check lists them"
+                "optimistic; `histobench data check` lists them"
             )
         groups = set(test.groups or ()) - {""}  # images without a group are groups of their own
         shared = sorted(groups & set(features.groups or ()))

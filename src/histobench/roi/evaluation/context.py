@@ -224,9 +224,9 @@ class Context:
             info["chosen_by"] = self.choices.chosen_by
             whole = ", whole groups," if self.choices.groups is not None else ""
             info["val_use"] = (
-                f"a fifth of the training set{whole} was held out to choose by (no validation set given)"
+                f"a fifth of the training set{whole} was held out as there is no validation set"
                 if self.preset.validation == "held-out"
-                else f"the training set{whole} was cross-validated to choose by (no validation set given)"
+                else f"the training set{whole} was cross-validated as there is no validation set"
             )
         return info
 

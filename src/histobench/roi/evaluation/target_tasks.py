@@ -137,12 +137,13 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
     else:
         probe = cox if is_survival else ridge
         found = probe(train.rows, test.rows.features, val=chosen_on, seed=seed, device=device)
+    chosen = found.info.get("alpha_chosen_on")
     info: dict[str, Any] = {
         **found.info,
         "unit": setting,
         "num_train": len(train.names),
         "num_test_tiles": test.n_tiles,
-        "val_use": f"the penalty was chosen on: {found.info.get('alpha_chosen_on', 'nothing, it is fixed')}",
+        "val_use": f"the penalty was chosen on {chosen}" if chosen else "the penalty is fixed",
     }
     predictions = TargetPredictions(
         kind=target.kind,

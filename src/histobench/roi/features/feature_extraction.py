@@ -195,7 +195,7 @@ class Extractor:
         self._images = feature_set_fingerprint("", inventory.refs.in_order())
         self._open.callback(inventory.close)
         for text in copies_in(self.dataset, inventory.contents.copies):
-            log.warning("%s: %s; histobench data check lists them", self.dataset.name, text)
+            log.warning("%s: %s; `histobench data check` lists them", self.dataset.name, text)
         found = self._checked(made)
         if self._keep:
             found = iter(kept := list(found))

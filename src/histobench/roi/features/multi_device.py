@@ -142,7 +142,7 @@ def main() -> None:
         ) as runner:
             runner.run(runner.lacking(share.shards), share.refs, stop_at_bad=False, progress=counts)
     except (HistobenchError, OSError) as error:
-        sys.exit(f"{share.settings.device}: {error}; the first device goes on")
+        sys.exit(f"{share.settings.device}: {error}; continuing on the first device")
 
 
 def _die_with_parent() -> None:

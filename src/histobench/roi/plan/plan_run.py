@@ -83,11 +83,11 @@ def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
         ):
             raise HistobenchError(
                 f"{entry.name}: {found[0].message}; keep a patient or slide in one split "
-                "(histobench data check lists all)"
+                "(`histobench data check` lists all)"
             )
         for kind in dict.fromkeys(finding.kind for finding in found):  # one line each
             alike = [finding for finding in found if finding.kind == kind]
-            more = f" (and {len(alike) - 1} more: histobench data check)" if len(alike) > 1 else ""
+            more = f" (and {len(alike) - 1} more: `histobench data check`)" if len(alike) > 1 else ""
             log.warning("%s: %s%s", entry.name, alike[0].message, more)
     return dataset
 

@@ -266,7 +266,7 @@ def answer_of_run(
     main = replace(main, tables=tuple(shown))
     evidence = evidence_with_splits(main, over_splits)
     others = f" The answer is by {main.task} alone, not by the other tasks." if len(set(tasks)) > 1 else ""
-    return answer(evidence, task=main.task, metric=main.metric).text + others
+    return answer(evidence, task=main.task, metric=main.metric, setting=main.setting).text + others
 
 
 def _overview(

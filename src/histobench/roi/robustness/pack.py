@@ -244,8 +244,8 @@ class PackWork:
             self.measures[name] = Measure(None, reason=settled)
         elif found.counted < LEAST_COUNTED or found.support < LEAST_SUPPORT:
             reason = (
-                f"only {found.counted} of {len(found.so)} images have a neighbor among the first {found.k} "
-                f"that tells class from site (an index needs {LEAST_COUNTED}, and {LEAST_SUPPORT:.0%})"
+                f"only {found.counted} of {len(found.so)} images have a neighbor of either the same class or "
+                f"the same site among the first {found.k} (needed: {LEAST_COUNTED}, and {LEAST_SUPPORT:.0%})"
             )
             self.measures[name] = Measure(None, reason=reason)
         else:
