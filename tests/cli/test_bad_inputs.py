@@ -41,7 +41,7 @@ def tiles(tmp_path: Path) -> Path:
         ("run --data leak.csv --models tiny-vl --results r", LEAK),
         ("data demo file/demo", "Not a directory"),
         ("data demo file", "Not a directory"),
-        ("run --data t.csv --models tiny-vl --results=", "--results/-o: expected a text, found ''"),
+        ("run --data t.csv --models tiny-vl --results=", "--results/-o: expected a text"),
         ("run --data t.csv --models hf:/nonexistent/model --results r", "folder /nonexistent/model does not"),
         ("run --data t.csv --models hf:./nope --results r", "the folder nope does not exist"),
         (

@@ -277,7 +277,7 @@ class _Driver:
             try:
                 ray.get(task)
                 slot.is_open, self._not_started = True, 0
-            except ray.exceptions.RayActorError as error:
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 if not slot.is_open:
                     self._note_no_start(error)
                 self._end([slot])
@@ -299,10 +299,11 @@ class _Driver:
     def _note_no_start(self, error: Exception) -> None:
         self._not_started += 1
         if self._not_started > ATTEMPTS * len(self._slots):
-            message = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            if "low on memory" in lines[0]:
+                raise HistobenchError(f"a node of the Ray cluster has no memory left: {lines[0]}")
             raise HistobenchError(
-                f"workers do not start on the Ray cluster (is the same environment on every node?): "
-                f"{message[-1] if message else type(error).__name__}"
+                f"workers do not start on the Ray cluster (is the same environment on every node?): {lines[-1]}"
             )
 
     def _end(self, slots: Sequence[_Slot]) -> None:
