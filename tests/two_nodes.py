@@ -69,7 +69,9 @@ class RayCluster:
         patience = {"RAY_raylet_start_wait_time_s": "45", "RAY_gcs_server_request_timeout_seconds": "120"}
         # A token that another cluster has left in the user's home would keep the second node out.
         alike = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-        self.environment = {**environment, **patience, **alike}
+        # Other tests fill the memory of this machine; Ray would kill workers for that.
+        calm = {"RAY_memory_monitor_refresh_ms": "0"}
+        self.environment = {**environment, **patience, **alike, **calm}
         self._port = _free_port()
         self._folder = folder
         self._nodes: list[subprocess.Popen[bytes]] = []

@@ -92,6 +92,20 @@ def test_after_a_fault_the_repeated_command_gives_what_one_process_gives(
 
 
 @pytest.mark.nightly
+def test_nodes_without_memory_end_the_command_with_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
+    harness = Harness("ray", tmp_path)
+    full = {"RAY_memory_monitor_refresh_ms": "250", "RAY_memory_usage_threshold": "0.01"}
+    harness.made.environment.update(full)  # every worker is killed
+    try:
+        harness.made.start()
+        assert harness.play("roi") == 2, harness.log.read_text()
+        assert "error: a node of the Ray cluster has no memory left" in harness.log.read_text()
+    finally:
+        harness.made.stop()
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", FAULTS)
 def test_two_nodes_give_what_one_process_gives(
     cluster: Callable[[str], Harness], tmp_path: Path, engine: str
