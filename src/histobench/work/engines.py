@@ -303,7 +303,8 @@ class _Driver:
             if "low on memory" in lines[0]:
                 raise HistobenchError(f"a node of the Ray cluster has no memory left: {lines[0]}")
             raise HistobenchError(
-                f"workers do not start on the Ray cluster (is the same environment on every node?): {lines[-1]}"
+                "workers do not start on the Ray cluster (is the same environment on every node?): "
+                f"{lines[-1]}"
             )
 
     def _end(self, slots: Sequence[_Slot]) -> None:
