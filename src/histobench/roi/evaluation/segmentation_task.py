@@ -97,7 +97,7 @@ def _read_out(
     if len(rest := np.setdiff1d(near, parts.fit)):
         survey(encode, rest, tiles.masks, tiles.batch, drawn)
     epochs = max(EPOCHS, math.ceil(request.options.head_steps / math.ceil(len(parts.fit) / BATCH)))
-    trainer = Trainer(stored, tiles.masks, *moments, epochs, BATCH, tiles.batch)
+    trainer = Trainer(stored, tiles.masks, *moments, epochs, BATCH, tiles.batch, context.encoder.name)
     dice = {rate: 1 - cost for rate, cost in trainer.costs(parts, RATES, request.seed).items()}
     head, neighbors = int(np.argmax([*dice.values()])), drawn.readout(context.device)
 

@@ -202,8 +202,8 @@ class Trainer:
         optimizer.zero_grad(set_to_none=True)
         try:
             for rows in batch.split(self.at_once):
-                loss = self.goal.loss(heads(self.encode(rows)), rows)
-                (loss * (len(rows) / len(batch))).backward()
+                # Without a name: nothing of it is in memory where the step is tried again.
+                (self.goal.loss(heads(self.encode(rows)), rows) * (len(rows) / len(batch))).backward()
             optimizer.step()
             return
         except Exception as error:
