@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.test_pages_run import chat_address, draw_data
 
 from histobench.cli.main import COMMANDS, main
+from page_data import draw_data
 
-__all__ = ["chat_address"]  # the fixture
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TOP = Path(__file__).resolve().parents[2]

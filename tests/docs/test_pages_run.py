@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+
+from page_data import draw_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -103,38 +99,6 @@ NEEDS = {
 AFTER_TUTORIAL = ("any-model", "choose", "combine-encoders", "python", "report", "similarity")
 
 
-class Chat(BaseHTTPRequestHandler):
-    """A server that answers every conversation with the same solution."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        message = {"role": "assistant", "content": "<solution>7</solution>"}
-        body = {
-            "id": "1",
-            "model": "MODEL",
-            "choices": [{"finish_reason": "stop", "message": message}],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 3},
-        }
-        answer = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing on the terminal."""
-
-
-@pytest.fixture(scope="module")
-def chat_address() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """That of a new user: an empty cache, and the commands of this interpreter."""
@@ -146,52 +110,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "COLUMNS": "80",
         "OPENAI_API_KEY": "none",
     }
-
-
-def draw_data(folder: Path, *, masks: bool) -> None:
-    """Images of 36 patients in class folders, the tables that pages name, tasks for agents, features."""
-    rows = []
-    for number, name in enumerate(("normal", "stroma", "tumor")):
-        (folder / "my_data" / name).mkdir(parents=True)
-        for image in range(0, 24, 6 if masks else 1):  # Segmentation takes seconds per image
-            draw = np.random.default_rng(100 * number + image)
-            path = folder / "my_data" / name / f"patient{image % 12:02}_{image}.png"
-            pixels = draw.integers(60 * number, 60 * number + 120, (48, 48, 3)).astype("uint8")
-            Image.fromarray(pixels).save(path)
-            mask = path.with_suffix(".npy")
-            if masks:
-                half = np.where(np.arange(48) < 24, number, 0).astype("uint8")
-                np.save(mask, half[None].repeat(48, axis=0))
-            patient, split = f"{name}{image % 12}", "test" if image % 12 >= 6 else "train"
-            clinical = (40 + 10 * number + image % 12, 1 + image % 12 + 5 * number, image % 2)
-            more = (*clinical, "AB"[image // 12], *([mask] if masks else []))
-            rows.append(",".join(map(str, (path, name, split, patient, *more))))
-    head = f"image_path,label,split,group,age,time,event,scanner{',mask_path' if masks else ''}"
-    for table in ("tiles.csv", "crc.csv"):
-        (folder / table).write_text("\n".join([head, *rows]) + "\n")
-    (folder / "classes.json").write_text('{"0": "background", "1": "stroma", "2": "tumor"}')
-    (folder / "plan.yaml").write_text(
-        "datasets: [{name: tiles, source: tiles.csv}]\nencoders: [tiny-vl]\ntasks: [KNN]\nresults: results\n"
-    )
-    (folder / "prices.yaml").write_text("MODEL: [0.1, 0.1]\ngpt-4o-mini: [0.1, 0.1]\n")
-    contrast = {"name": "mine", "measure": "u_wrong", "arm": "weak", "against": "strong"}
-    (folder / "contrasts.json").write_text(json.dumps([contrast]))
-    slides = [f"S{k:02d}" for k in range(40)]
-    (folder / "labels.csv").write_text(
-        "image_path,label,split,group\n"
-        + "".join(f"{s},{'ab'[k % 2]},{'test' if k >= 20 else 'train'},P{k}\n" for k, s in enumerate(slides))
-    )
-    features = np.random.default_rng(0).normal(size=(40, 8)).astype("float32")
-    np.savez(folder / "features.npz", features=features, img_names=slides)
-    (folder / "TRIDENT" / "features_uni_v1").mkdir(parents=True)
-    for slide, row in zip(slides, features, strict=True):
-        np.save(folder / "TRIDENT" / "features_uni_v1" / f"{slide}.npy", row)
-    for name in ("gsm8k", "hotpotqa", "humaneval", "math", "mbpp", "mmlu", "theoremqa"):
-        task = {"id": 0, "prompt": "def f():", "reference": "assert f() == 7", "answer_type": "integer"}
-        if name not in ("humaneval", "mbpp"):
-            task |= {"prompt": "3 + 4?", "reference": 7 if name == "theoremqa" else "7"}
-        (folder / "data" / "processed" / name).mkdir(parents=True)
-        (folder / "data" / "processed" / name / "test_prompts.json").write_text(json.dumps(task) + "\n")
 
 
 def runnable(text: str, chat: str) -> str:
