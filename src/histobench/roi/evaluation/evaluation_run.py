@@ -116,7 +116,7 @@ def _evaluated(
     *,
     resume: bool,
 ) -> EvaluationOutcome:
-    """Run those tasks for which there is no reason not to."""
+    """Run the tasks that have no reason to be left out, and write their files."""
     request = context.request
     identity = _identity(request)
     known_by = _known_by(request, identity)

@@ -71,9 +71,9 @@ class ImageContext(Context):
         }
 
         def features(images: Sequence[RoiImage]) -> FeatureSet:
-            hashes = [list(keys[image.path]) for image in images]
-            rows = torch.tensor(hashes, dtype=torch.float32).reshape(len(images), KEY_BYTES)
-            return labelled(images, rows, about)
+            hashes = np.frombuffer(b"".join(keys[image.path] for image in images), np.uint8)
+            rows = hashes.reshape(len(images), KEY_BYTES).astype(np.float32)
+            return labelled(images, torch.from_numpy(rows), about)
 
         train, val, test = map(features, splits.values())
         same = ("results_dir", "dataset", "encoder", "preset", "seed", "options")
